@@ -1,0 +1,1 @@
+"""What the four services agree on: messages, bus, storage, telemetry, domains, verification, settings."""

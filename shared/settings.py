@@ -1,0 +1,317 @@
+"""A run's configuration: one TOML file, checked before any work starts.
+
+Invariant: a key that is not read is refused with the nearest known name; a value of another type is refused
+with its place in the file. The environment overrides any scalar key: `TEMPER_<SECTION>__<KEY>=value`
+(`TEMPER_BUS__BOOTSTRAP_SERVERS=host:9092`). Secrets come from the environment only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shared.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "TEMPER_"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class RunSettings(Section):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Also the run_id; a second start with the same name resumes."""
+    seed: int = Field(default=0, ge=0)
+    folder: str = "runs"
+    """The run writes into `<folder>/<name>`."""
+
+
+class BusSettings(Section):
+    bootstrap_servers: str = ""
+    """Comma separated `host:port`. Empty: `temper up` starts the dev broker in the run's folder."""
+    namespace: str = Field(default="temper", pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")
+    partitions: int = Field(default=4, ge=1, le=1000)
+    """Of every tasks, trajectories and rewards topic."""
+    replication_factor: int = Field(default=1, ge=1)
+    connect_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a service waits for its broker and topics before it ends with exit code 3."""
+    claim_check_bytes: int = Field(default=256 * 1024, ge=1024)
+    max_record_bytes: int = Field(default=1_000_000, ge=2048)
+    """Refused above it. Apache Kafka's own default limit is 1,048,588 with overhead."""
+    session_timeout_ms: int = Field(default=15_000, ge=1000)
+    rebalance: Literal["cooperative", "eager"] = "cooperative"
+    retry_delays_s: tuple[float, ...] = (1.0, 10.0, 60.0)
+    max_attempts: int = Field(default=4, ge=1)
+    """Deliveries of one record before it is a dead letter."""
+    drain_s: float = Field(default=20.0, gt=0)
+    """How long running handlers may go on when partitions are revoked or the service stops."""
+
+
+class StorageSettings(Section):
+    uri: str = ""
+    """fsspec URI of the object store; empty: `<run folder>/objects`."""
+
+
+class ModelSettings(Section):
+    path: str
+    """A Hugging Face folder: configuration, tokenizer, safetensors."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    chat_template: str = ""
+    """Overrides the tokenizer's Jinja template."""
+
+
+class WorkloadSettings(Section):
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_]{0,30}$")
+    priorities: tuple[str, ...] = ("high", "normal", "low")
+    """Highest first."""
+    priority_weights: tuple[int, ...] = (8, 3, 1)
+
+    @model_validator(mode="after")
+    def _one_weight_each(self) -> WorkloadSettings:
+        if len(self.priorities) != len(self.priority_weights):
+            raise ValueError(
+                f"{len(self.priorities)} priorities and {len(self.priority_weights)} weights: give one weight each"
+            )
+        return self
+
+
+class DomainSettings(Section):
+    name: str
+    weight: float = Field(default=1.0, gt=0)
+    difficulty: dict[str, Any] = Field(default_factory=dict)
+    workload: str = "single_turn"
+    max_tokens: int = Field(default=32, ge=1)
+
+
+class ObjectiveSettings(Section):
+    """A preset's name, and what this run changes of it."""
+
+    preset: str = "grpo"
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class StageSettings(Section):
+    kind: Literal["sft", "rl"]
+    steps: int = Field(ge=1)
+    groups_per_step: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1)
+    """Attempts per instance; demonstrations per group for `sft` (always 1 there)."""
+    learning_rate: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    temperature: float = Field(default=1.0, gt=0)
+    objective: ObjectiveSettings = ObjectiveSettings()
+    domains: tuple[str, ...] = ()
+    """Which domains take part; empty is all."""
+
+    @model_validator(mode="after")
+    def _sft_groups_are_single(self) -> StageSettings:
+        if self.kind == "rl" and self.group_size < 2:
+            raise ValueError(
+                f"group_size is {self.group_size}: a group of one has no advantage; use at least 2"
+            )
+        return self
+
+    @property
+    def samples(self) -> int:
+        return 1 if self.kind == "sft" else self.group_size
+
+
+class SchedulerSettings(Section):
+    max_lag: int = Field(default=1, ge=0)
+    """Policy versions a trained token may be behind; 0 is the synchronous mode."""
+    group_deadline_s: float = Field(default=300.0, gt=0)
+    """After it a group is scheduled again as a new attempt."""
+    max_group_attempts: int = Field(default=3, ge=1)
+    stall_s: float = Field(default=600.0, gt=0)
+    """No progress for so long ends the run with a reason."""
+
+
+class EvaluationSettings(Section):
+    every_steps: int = Field(default=0, ge=0)
+    """0: only at the start, at the end of each stage and at the end of the run."""
+    instances_per_domain: int = Field(default=64, ge=1)
+    at_start: bool = True
+    temperature: float = Field(default=0.0, ge=0)
+
+
+class RolloutSettings(Section):
+    processes: int = Field(default=1, ge=0)
+    engine: Literal["transformers", "instant"] = "transformers"
+    """`instant` answers from a table without a model: it measures the loop, not the policy."""
+    workloads: tuple[str, ...] = ()
+    max_batch: int = Field(default=64, ge=1)
+    """Sequences decoded together."""
+    max_batch_tokens: int = Field(default=16_384, ge=64)
+    """Key-value slots: sum over running sequences of prompt + max_tokens."""
+    concurrency: int = Field(default=16, ge=1)
+    """Tasks handled at once."""
+    threads: int = Field(default=0, ge=0)
+    """Of torch; 0 leaves its own choice."""
+    device: str = "auto"
+
+
+class VerifierSettings(Section):
+    processes: int = Field(default=1, ge=0)
+    workloads: tuple[str, ...] = ()
+    concurrency: int = Field(default=32, ge=1)
+    children: int = Field(default=1, ge=1)
+    """Killable child processes that run comparators."""
+    check_seconds: float = Field(default=5.0, gt=0)
+    """Wall limit of one check; past it the child is killed and the attempt is a fault of ours."""
+
+
+class LearnerSettings(Section):
+    micro_batch_tokens: int = Field(default=4096, ge=16)
+    """Padded tokens in one forward and backward pass."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Steps between checkpoints; a policy is published with each."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    threads: int = Field(default=0, ge=0)
+    device: str = "auto"
+    max_buffered_groups: int = Field(default=64, ge=1)
+    """Back-pressure: trajectories wait in their topics beyond it."""
+    canary_tolerance: float = Field(default=1e-3, gt=0)
+
+
+class TelemetrySettings(Section):
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    traces: Literal["file", "otlp", "none"] = "file"
+    """`otlp` is chosen by itself where OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    heartbeat_s: float = Field(default=2.0, gt=0)
+
+
+class Settings(Section):
+    run: RunSettings
+    bus: BusSettings = BusSettings()
+    storage: StorageSettings = StorageSettings()
+    model: ModelSettings
+    workloads: tuple[WorkloadSettings, ...] = (WorkloadSettings(name="single_turn"),)
+    domains: tuple[DomainSettings, ...] = Field(min_length=1)
+    stages: tuple[StageSettings, ...] = Field(min_length=1)
+    scheduler: SchedulerSettings = SchedulerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    verifier: VerifierSettings = VerifierSettings()
+    learner: LearnerSettings = LearnerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Settings:
+        workloads = {workload.name for workload in self.workloads}
+        domains = {domain.name for domain in self.domains}
+        for domain in self.domains:
+            _known("domain workload", domain.workload, workloads)
+        for stage in self.stages:
+            for name in stage.domains:
+                _known("stage domain", name, domains)
+        for section in (self.rollout, self.verifier):
+            for name in section.workloads:
+                _known("workload", name, workloads)
+        return self
+
+    @property
+    def run_folder(self) -> Path:
+        return Path(self.run.folder).absolute() / self.run.name
+
+    @property
+    def storage_uri(self) -> str:
+        return self.storage.uri or f"file://{self.run_folder / 'objects'}"
+
+
+def _known(what: str, name: str, known: set[str]) -> None:
+    if name not in known:
+        raise ValueError(
+            f"{what} {name!r} is not declared; declared: {', '.join(sorted(known))}{_nearest(name, known)}"
+        )
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def load_settings(path: str | Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """The checked settings of a TOML file, with the environment's overrides.
+
+    Raises `ConfigError` in one line: file unreadable, TOML broken, key unknown (nearest name given), value wrong.
+    """
+    place = Path(path)
+    try:
+        document = tomllib.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{place}: no such file; give the path of a run's TOML") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{place}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{place}: not valid TOML: {error}") from error
+    _override(document, os.environ if environment is None else environment)
+    return parse_settings(document, source=str(place))
+
+
+def parse_settings(document: Mapping[str, Any], source: str = "settings") -> Settings:
+    """As `load_settings`, from a document that is already there."""
+    try:
+        return Settings.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{source}: " + "; ".join(_explain(item) for item in error.errors(include_url=False))
+        ) from error
+
+
+def _override(document: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
+            continue
+        section, key = variable[len(ENVIRONMENT_PREFIX) :].lower().split("__", 1)
+        if section not in Settings.model_fields:
+            names = set(Settings.model_fields)
+            raise ConfigError(
+                f"environment {variable}: there is no section {section!r}{_nearest(section, names)}"
+            )
+        table = document.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"environment {variable}: [[{section}]] is a list; change it in the file")
+        table[key] = _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "settings"
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(item["loc"][:-1])
+        return f"unknown key {where!r}{_nearest(str(item['loc'][-1]), known)}"
+    if item["type"] == "missing":
+        return f"key {where!r} is missing"
+    shown = f" (is {item['input']!r})" if not isinstance(item["input"], dict | list | Settings) else ""
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}{shown}"
+
+
+def _fields_at(location: tuple[Any, ...]) -> set[str]:
+    """Names that the model at this place of the document reads."""
+    model: Any = Settings
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        arguments = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type)]
+        model = (
+            annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else arguments[0]
+        )
+    return set(model.model_fields)

@@ -1,0 +1,1 @@
+"""The `temper` command, and the few names that domain authors import."""
