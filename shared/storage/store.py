@@ -1,0 +1,214 @@
+"""Objects by key, on any file system that fsspec knows; a local folder by default.
+
+Invariant: whoever reads an object under its announced digest gets exactly the bytes that were announced or a
+`DigestMismatchError`; on a local store a key is complete or absent. No large object is held in memory twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import DigestMismatchError, StorageError
+from shared.storage.local import (
+    CHUNK_BYTES,
+    PARTIAL_SUFFIX,
+    digest_file,
+    disk_error,
+    read_chunks,
+    write_atomically,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """Where an object is and what it must hash to."""
+
+    uri: str
+    sha256: str
+    size_bytes: int
+
+
+class ObjectStore:
+    """Objects under one fsspec URI (`file:///…`, `s3://bucket/prefix`, `memory://…`).
+
+    Blocking: call it in a thread from asyncio. Safe to share between threads.
+    """
+
+    def __init__(self, uri: str) -> None:
+        """Raises `StorageError` when the URI's protocol is unknown or its package is not installed."""
+        self._file_system, self._root = _open_uri(uri)
+        self._is_local = _is_local(self._file_system)
+        self.uri = f"file://{self._root}" if self._is_local else uri.rstrip("/")
+
+    def uri_of(self, key: str) -> str:
+        return f"{self.uri}/{_checked(key)}"
+
+    def local_path(self, key: str) -> Path | None:
+        """Where a local store keeps `key` (its folder exists afterwards); None on a remote store.
+
+        Lets a large checkpoint be written in place; the writer takes care of completeness itself.
+        """
+        if not self._is_local:
+            return None
+        path = Path(self._root) / _checked(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(path, error, 0) from error
+        return path
+
+    def put_bytes(self, key: str, data: bytes) -> ObjectRef:
+        """Raises `StorageError` (disk full: path, bytes wanted and the mend are named)."""
+        return self._put(key, iter((data,)), len(data))
+
+    def put_file(self, key: str, path: Path) -> ObjectRef:
+        """Copies in chunks; a file that already lies at `local_path(key)` is only hashed."""
+        if self._is_local and Path(path).resolve() == (Path(self._root) / _checked(key)).resolve():
+            digest, size = digest_file(Path(path))
+            return ObjectRef(self.uri_of(key), digest, size)
+        try:
+            size = Path(path).stat().st_size
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        return self._put(key, read_chunks(Path(path)), size)
+
+    def get_bytes(self, uri: str, sha256: str | None = None) -> bytes:
+        """Raises `StorageError` when it is missing, `DigestMismatchError` when it hashes to something else."""
+        file_system, path = _open_uri(uri)
+        try:
+            data: bytes = file_system.cat_file(path)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{uri}: no such object; it was deleted, or this process looks at another store"
+            ) from error
+        except OSError as error:
+            raise StorageError(f"{uri} cannot be read: {error.strerror or error}") from error
+        if sha256:
+            _compare(uri, hashlib.sha256(data).hexdigest(), sha256)
+        return data
+
+    def fetch(self, uri: str, sha256: str, cache: Path) -> Path:
+        """A local file with the object's bytes.
+
+        A local object is its own file, after a digest check. A remote one is downloaded into `cache` under its
+        digest; an interrupted download is resumed, and the name appears only when the digest is right.
+        """
+        file_system, path = _open_uri(uri)
+        if _is_local(file_system):
+            place = Path(path)
+            if not place.is_file():
+                raise StorageError(
+                    f"{uri}: no such object; it was deleted, or this process looks at another store"
+                )
+            _compare(uri, digest_file(place)[0], sha256)
+            return place
+        complete = cache / (sha256 or hashlib.sha256(uri.encode()).hexdigest())
+        if complete.is_file() and digest_file(complete)[0] == sha256:
+            return complete
+        partial = complete.with_name(complete.name + PARTIAL_SUFFIX)
+        _download(file_system, path, uri, partial)
+        found = digest_file(partial)[0]
+        if sha256 and found != sha256:
+            partial.unlink(missing_ok=True)
+            _compare(uri, found, sha256)
+        partial.replace(complete)
+        return complete
+
+    def exists(self, key: str) -> bool:
+        return bool(self._file_system.isfile(self._path(key)))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Keys that start with `prefix`, sorted; partial files are no keys."""
+        folder = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
+        try:
+            self._file_system.invalidate_cache()
+            found = self._file_system.find(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        keys = (posixpath.relpath(str(path), self._root) for path in found)
+        return sorted(key for key in keys if key.startswith(prefix) and not key.endswith(PARTIAL_SUFFIX))
+
+    def delete(self, key_or_prefix: str) -> None:
+        """Delete one object, or every object below a folder. Nothing there is no error."""
+        path = self._path(key_or_prefix.rstrip("/"))
+        with contextlib.suppress(FileNotFoundError):
+            self._file_system.rm(path, recursive=True)
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self._root, _checked(key)) if key else self._root
+
+    def _put(self, key: str, chunks: Iterator[bytes], size: int) -> ObjectRef:
+        uri = self.uri_of(key)
+        if self._is_local:
+            digest, written = write_atomically(Path(self._root) / key, chunks, size)
+            return ObjectRef(uri, digest, written)
+        hasher = hashlib.sha256()
+        try:
+            with self._file_system.open(self._path(key), "wb") as target:
+                for chunk in chunks:
+                    target.write(chunk)
+                    hasher.update(chunk)
+        except OSError as error:
+            raise StorageError(
+                f"{uri}: {size:,} bytes cannot be written: {error.strerror or error}"
+            ) from error
+        return ObjectRef(uri, hasher.hexdigest(), size)
+
+
+def _open_uri(uri: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    try:
+        file_system, root = url_to_fs(uri)
+    except (ImportError, ValueError) as error:
+        raise StorageError(
+            f"storage.uri {uri!r} cannot be opened: {error}; install the package of its protocol or use file://"
+        ) from error
+    return file_system, str(root).rstrip("/") or "/"
+
+
+def _is_local(file_system: Any) -> bool:
+    protocol = file_system.protocol
+    return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def _checked(key: str) -> str:
+    if not key or key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/")):
+        raise StorageError(
+            f"object key {key!r} is not usable: give a relative path without '.' or '..' parts"
+        )
+    return key
+
+
+def _compare(uri: str, found: str, announced: str) -> None:
+    if announced and found != announced:
+        raise DigestMismatchError(
+            f"{uri} hashes to {found}, announced was {announced}: it is damaged or was replaced; fetch it again"
+        )
+
+
+def _download(file_system: Any, path: str, uri: str, partial: Path) -> None:
+    """Append what is missing of `path` to `partial`."""
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        size = int(file_system.size(path))
+        have = partial.stat().st_size if partial.exists() else 0
+        if have > size:
+            partial.unlink()
+            have = 0
+        with file_system.open(path, "rb") as source, partial.open("ab") as target:
+            source.seek(have)
+            while chunk := source.read(CHUNK_BYTES):
+                target.write(chunk)
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"{uri}: no such object; it was deleted, or this process looks at another store"
+        ) from error
+    except OSError as error:
+        raise disk_error(partial, error, 0) from error
