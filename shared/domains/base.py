@@ -1,0 +1,213 @@
+"""What a domain is: a deterministic generator, a verifier, and the answers that put it on trial.
+
+Invariant: an instance is a function of (domain, version, seed, difficulty) alone, and no instance is in both
+splits: a draw whose content belongs to the other split is drawn again, so even a space of a few hundred sums
+shares nothing between training and evaluation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shared.contracts.reward import Verdict
+from shared.contracts.task import ChatMessage, DomainRef
+from shared.domains.draw import Draw
+from shared.errors import ConfigError
+from shared.verification.judgement import Attempt, Judgement
+
+__all__ = ["HELD_OUT_SEED", "Attempt", "Difficulty", "Domain", "Draft", "Instance", "Judgement", "NearMiss", "is_held_out"]  # fmt: skip
+
+HELD_OUT_SEED = 1 << 40
+"""Seeds from here on are held out; below, they train."""
+_HELD_OUT_SHARE = 5
+"""One content in five belongs to the held-out split."""
+_MOST_DRAWS = 1000
+
+
+def is_held_out(seed: int) -> bool:
+    return seed >= HELD_OUT_SEED
+
+
+class Difficulty(BaseModel):
+    """Base of a domain's difficulty: immutable, and a key that is not read is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+D = TypeVar("D", bound=Difficulty)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a generator makes of one draw.
+
+    `expected` stays with the verifier. `identity` is what makes two drafts the same question (17 + 25 and
+    25 + 17); empty, the public text itself is.
+    """
+
+    prompt: str | tuple[ChatMessage, ...]
+    expected: Any
+    identity: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One question. `expected` is private to `verify`: it is in no digest, task, log or repr."""
+
+    domain: str
+    version: int
+    seed: int
+    difficulty: Mapping[str, Any]
+    messages: tuple[ChatMessage, ...]
+    identity: str
+    expected: Any = field(repr=False)
+    files: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    cell: str = ""
+
+    def public(self) -> dict[str, Any]:
+        """All that the policy may see, and where it comes from, as JSON data."""
+        return {
+            "domain": self.domain,
+            "version": self.version,
+            "seed": self.seed,
+            "difficulty": dict(self.difficulty),
+            "messages": [{"role": m.role, "content": m.content} for m in self.messages],
+            "files": dict(self.files),
+            "tools": list(self.tools),
+        }
+
+    def digest(self) -> str:
+        """sha256 (hex) of the public part as canonical JSON: sorted keys, ASCII, no spaces."""
+        text = json.dumps(self.public(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def reference(self) -> DomainRef:
+        """What travels in a task: the verifier makes the instance again from it."""
+        return DomainRef(
+            name=self.domain,
+            version=self.version,
+            seed=self.seed,
+            difficulty=dict(self.difficulty),
+            instance_digest=self.digest(),
+            cell=self.cell,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """An answer close to the right one, and the verdict that it must get."""
+
+    answer: str
+    verdict: Verdict
+    why: str = ""
+
+
+class Domain(ABC, Generic[D]):
+    """One domain: subclass, set the four names, and write the six methods below them.
+
+    `instance` is not meant to be overridden: it keeps the split and the digests.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raise it with every change that alters an instance or a verdict; an old reference is then refused."""
+    cell: ClassVar[str] = "text/no tools/one round/exact"
+    """Its cell of the domain matrix: input modality / tools / rounds / verification method."""
+    difficulty_model: type[D]
+
+    @abstractmethod
+    def draft(self, draw: Draw, difficulty: D) -> Draft:
+        """One question from the stream `draw`, and from nothing else: no clock, no global random state."""
+
+    @abstractmethod
+    def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
+        """The verdict on an attempt. What it raises is a fault of ours: retried, never a reward."""
+
+    @abstractmethod
+    def oracle(self, instance: Instance) -> str:
+        """An answer that must pass; also the demonstration of the `sft` stage."""
+
+    @abstractmethod
+    def do_nothing(self, instance: Instance) -> str:
+        """What a policy that does nothing would answer; must fail."""
+
+    @abstractmethod
+    def near_misses(self, instance: Instance) -> Sequence[NearMiss]:
+        """Answers next to the right one, with the verdict each must get."""
+
+    def exploits(self, instance: Instance) -> Sequence[NearMiss]:
+        """Known ways to be paid without an answer. None of them may pass."""
+        return ()
+
+    def parse_difficulty(self, difficulty: Mapping[str, Any]) -> D:
+        """Raises `ConfigError` naming the key, the value and the nearest known key."""
+        try:
+            return self.difficulty_model.model_validate(dict(difficulty))
+        except ValidationError as error:
+            problems = "; ".join(_explain(self.difficulty_model, item) for item in error.errors())
+            raise ConfigError(f"difficulty of domain {self.name!r}: {problems}") from error
+
+    def instance(self, seed: int, difficulty: Mapping[str, Any] | None = None) -> Instance:
+        """The instance of this seed: the same everywhere, in the split that the seed says.
+
+        Raises `ConfigError` for an unusable difficulty, and where the split holds no such instance.
+        """
+        if seed < 0:
+            raise ConfigError(f"seed of domain {self.name!r} is {seed}: it must not be negative")
+        parsed = self.parse_difficulty(difficulty or {})
+        for number in range(_MOST_DRAWS):
+            draft = self.draft(Draw(f"{self.name}/{self.version}/{seed}/{number}"), parsed)
+            instance = self._instance(seed, parsed, draft)
+            if _content_is_held_out(self.name, instance.identity) == is_held_out(seed):
+                return instance
+        split = "held-out" if is_held_out(seed) else "training"
+        raise ConfigError(
+            f"domain {self.name!r} found no {split} instance in {_MOST_DRAWS} draws at difficulty "
+            f"{parsed.model_dump(mode='json')}: it makes too few different questions; widen the difficulty"
+        )
+
+    def _instance(self, seed: int, difficulty: D, draft: Draft) -> Instance:
+        prompt = draft.prompt
+        messages = (ChatMessage(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+        return Instance(
+            domain=self.name,
+            version=self.version,
+            seed=seed,
+            difficulty=difficulty.model_dump(mode="json"),
+            messages=messages,
+            identity=draft.identity or _content_of(messages, draft),
+            expected=draft.expected,
+            files=draft.files,
+            tools=draft.tools,
+            cell=self.cell,
+        )
+
+
+def _content_of(messages: tuple[ChatMessage, ...], draft: Draft) -> str:
+    return json.dumps([[m.role, m.content] for m in messages] + [sorted(draft.files.items())])
+
+
+def _content_is_held_out(domain: str, identity: str) -> bool:
+    """Which split a content belongs to: neither the seed nor the difficulty nor the version has a say."""
+    digest = hashlib.sha256(f"split/{domain}/{identity}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % _HELD_OUT_SHARE == 0
+
+
+def _explain(model: type[Difficulty], item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "value"
+    if item["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(where, list(model.model_fields), n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(model.model_fields)}"
+        return f"unknown key {where!r}; {hint}"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')} (is {item['input']!r})"

@@ -1,0 +1,1 @@
+"""Typed comparators and the killable children that run checks."""
