@@ -96,11 +96,13 @@ def check_produced(records: Buffer, max_bytes: int) -> BatchHeader:
         raise Refusal(Code.MESSAGE_TOO_LARGE, f"a batch of {len(records)} bytes; the topic takes {max_bytes}")
     if header.size != len(records):
         raise Refusal(
-            Code.INVALID_RECORD, f"a batch that says {header.size} bytes came in {len(records)}: send exactly one"
+            Code.INVALID_RECORD,
+            f"a batch that says {header.size} bytes came in {len(records)}: send exactly one",
         )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise Refusal(
-            Code.INVALID_RECORD, f"{header.record_count} records end at offset delta {header.last_offset_delta}"
+            Code.INVALID_RECORD,
+            f"{header.record_count} records end at offset delta {header.last_offset_delta}",
         )
     if header.attributes & CONTROL_BIT:
         raise Refusal(Code.INVALID_RECORD, "clients may not write control batches")
@@ -186,7 +188,10 @@ def rebuilt(batch: Buffer, kept: list[Record]) -> bytes:
     payload = b"".join(record.raw for record in kept)
     attributes = header.attributes & ~CODEC_MASK
     fixed = header._replace(
-        batch_length=HEADER_BYTES - LENGTH_BYTES + len(payload), attributes=attributes, record_count=len(kept), crc=0
+        batch_length=HEADER_BYTES - LENGTH_BYTES + len(payload),
+        attributes=attributes,
+        record_count=len(kept),
+        crc=0,
     )
     whole = bytearray(_HEADER.pack(*fixed) + payload)
     struct.pack_into(">I", whole, _CRC_AT, calc_crc32c(bytes(whole[_CRC_COVERS_FROM:])))

@@ -74,7 +74,12 @@ class PartitionLog:
                 self.producers.record(header, max(header.max_timestamp, 0) or now_ms)
             torn = segment.cut()
             if torn:
-                log.warning("devbroker.torn_tail_cut", segment=str(path), bytes_cut=torn, next_offset=segment.next_offset)
+                log.warning(
+                    "devbroker.torn_tail_cut",
+                    segment=str(path),
+                    bytes_cut=torn,
+                    next_offset=segment.next_offset,
+                )
             self.segments.append(segment)
         if not self.segments:
             self._add_segment(0)
@@ -119,7 +124,9 @@ class PartitionLog:
         try:
             self.active.append(head, memoryview(records)[HEADER_BYTES:], final, now_ms)
         except OSError as fault:
-            message = f"cannot write {self.active.path}: {fault.strerror}; free space or choose another data folder"
+            message = (
+                f"cannot write {self.active.path}: {fault.strerror}; free space or choose another data folder"
+            )
             raise Refusal(Code.KAFKA_STORAGE_ERROR, message) from fault
         self.producers.record(final, now_ms)
         self._unflushed.add(self.active.path)
@@ -133,7 +140,9 @@ class PartitionLog:
             return
         ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
         if ahead > policy.timestamp_after_max_ms or behind > policy.timestamp_before_max_ms:
-            raise Refusal(Code.INVALID_TIMESTAMP, f"timestamp {header.max_timestamp} is too far from the clock {now_ms}")
+            raise Refusal(
+                Code.INVALID_TIMESTAMP, f"timestamp {header.max_timestamp} is too far from the clock {now_ms}"
+            )
 
     def _check_keys(self, records: Buffer, header: BatchHeader) -> None:
         if can_decompress(header.codec) and any(record.key is None for record in iter_records(records)):

@@ -91,7 +91,9 @@ class ProducerLedger:
         # Not record_count: compaction may have taken records out, the span of offsets stays.
         last = last_sequence(header.base_sequence, header.last_offset_delta + 1)
         state.batches.append(
-            BatchSpan(header.base_sequence, last, header.base_offset, header.last_offset, header.max_timestamp)
+            BatchSpan(
+                header.base_sequence, last, header.base_offset, header.last_offset, header.max_timestamp
+            )
         )
         state.last_append_ms = now_ms
 

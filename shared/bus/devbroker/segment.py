@@ -162,7 +162,7 @@ class Segment:
         if self._fd is not None:
             yield self._fd
             return
-        fd = os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield fd
         finally:

@@ -1,0 +1,34 @@
+"""What the broker does now and then: retention, compaction, forgetting idle producers.
+
+Invariant: a chore that fails on one log says so and leaves the others their turn.
+"""
+
+import asyncio
+
+import structlog
+
+from shared.bus.devbroker.broker import Broker
+from shared.bus.devbroker.log import PartitionLog
+
+
+class Chores:
+    """Runs every `check_interval_ms` on the broker's event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def run_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.settings.check_interval_ms / 1000)
+            for log in self._broker.topics.all_logs():
+                try:
+                    await self._care_for(log)
+                except OSError as fault:
+                    structlog.get_logger().error(
+                        "devbroker.chore_failed", log=str(log.folder), reason=str(fault)
+                    )
+
+    async def _care_for(self, log: PartitionLog) -> None:
+        now = self._broker.clock()
+        log.producers.expire(now - self._broker.settings.producer_id_expiration_ms)
+        log.apply_retention(now)

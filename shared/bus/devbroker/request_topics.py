@@ -1,0 +1,38 @@
+"""Which topics a request is about, for fault rules that name one.
+
+Invariant: topics that are named by id are translated, so that a rule works whatever version a client speaks.
+"""
+
+from typing import Any
+
+from shared.bus.devbroker.codes import Refusal
+from shared.bus.devbroker.topics import TopicCatalogue
+
+_LISTS = ("topic_data", "topics", "topic_names")
+_NAMES = ("topic", "name")
+
+
+def topics_of(request: Any, catalogue: TopicCatalogue) -> frozenset[str]:
+    """The names of the topics in a request's top-level list, if it has one."""
+    fields = request.fields
+    names: set[str] = set()
+    for list_name in _LISTS:
+        if list_name in fields:
+            names.update(
+                filter(None, (_name(entry, catalogue) for entry in getattr(request, list_name) or []))
+            )
+    return frozenset(names)
+
+
+def _name(entry: Any, catalogue: TopicCatalogue) -> str | None:
+    if isinstance(entry, str):
+        return entry
+    for attribute in _NAMES:
+        if attribute in entry.fields and getattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    if "topic_id" not in entry.fields:
+        return None
+    try:
+        return catalogue.by_id(entry.topic_id).name
+    except Refusal:
+        return None  # a topic that is gone matches no rule
