@@ -1,0 +1,1 @@
+"""The learner: turns groups of verified trajectories into policy updates."""

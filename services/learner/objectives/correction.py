@@ -1,0 +1,37 @@
+"""Correction for the gap between the policy that sampled and the one that the objective calls old.
+
+Invariant: a weight is a constant (no gradient flows through it), and a rejected token leaves the numerator
+only: the denominator is counted before rejection.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from services.learner.objectives.ratios import row_means
+
+CorrectionKind = Literal["none", "truncated", "truncated_sequence", "masked", "masked_sequence"]
+
+
+def correction_weights(
+    old: Tensor, sampler: Tensor, kind: CorrectionKind, rows: Tensor, count: int, low: float, high: float
+) -> Tensor:
+    """[n] weights w = exp(old − sampler), bounded.
+
+    truncated: min(w, high). truncated_sequence: min(product over the sequence, high).
+    masked: w where low ≤ w ≤ high, else 0. masked_sequence: w where the geometric mean over the sequence is inside.
+    """
+    gap = (old - sampler).detach()
+    if kind == "none":
+        return torch.ones_like(gap)
+    weight = torch.exp(gap)
+    if kind == "truncated":
+        return weight.clamp(max=high)
+    if kind == "truncated_sequence":
+        product = gap.new_zeros(count).index_add(0, rows, gap)
+        return torch.exp(product).clamp(max=high)[rows]
+    tested = weight if kind == "masked" else torch.exp(row_means(gap, rows, count))[rows]
+    return weight * ((tested >= low) & (tested <= high))
