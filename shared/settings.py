@@ -218,6 +218,12 @@ class Settings(Section):
         for section in (self.rollout, self.verifier):
             for name in section.workloads:
                 _known("workload", name, workloads)
+        if self.learner.checkpoint_every - 1 > self.scheduler.max_lag:
+            raise ValueError(
+                f"learner.checkpoint_every is {self.learner.checkpoint_every} and scheduler.max_lag is "
+                f"{self.scheduler.max_lag}: tokens would be older than allowed before a newer policy is published; "
+                "set max_lag to at least checkpoint_every - 1"
+            )
         return self
 
     @property

@@ -1,0 +1,1 @@
+"""Decides what is attempted, how often and with what priority; the only producer of tasks."""

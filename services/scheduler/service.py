@@ -1,0 +1,322 @@
+"""The scheduler process: what was scheduled and what came back in, tasks out.
+
+Invariant: its whole state is a function of the configuration and the topics. It starts by reading them from
+their beginning, so a kill at any point loses nothing and schedules nothing twice that it had already sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import structlog
+
+from services.scheduler.agenda import Agenda
+from services.scheduler.evaluations import RunningEvaluation
+from services.scheduler.tasks import TaskBuilder
+from services.scheduler.training import TrainingPlan
+from shared.bus.delivery import Delivery
+from shared.bus.heartbeat import HeartbeatLoop
+from shared.bus.producer import TypedProducer
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import (
+    Control,
+    Evaluation,
+    GroupFate,
+    Headers,
+    Heartbeat,
+    Message,
+    Notice,
+    Policy,
+    Reward,
+    Step,
+    Task,
+    WorkerState,
+)
+from shared.domains.registry import load_domain
+from shared.errors import StalledError
+from shared.settings import Settings
+from shared.storage import ObjectStore
+from shared.telemetry.tracing import Tracing
+
+POLL_S = 0.2
+"""Longest wait for news; the schedule reacts to a step within it."""
+
+
+@dataclass
+class SchedulerState:
+    """Everything the scheduler knows; made anew from the topics at every start."""
+
+    settings: Settings
+    plan: TrainingPlan = field(init=False)
+    agenda: Agenda = field(init=False)
+    running: RunningEvaluation | None = None
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    policy_version: int = -1
+    ended: bool = False
+    first_trace: dict[str, str] = field(default_factory=dict)
+    """Group → traceparent of its first attempt: later attempts link to it (invariant 10)."""
+    evaluation_past: dict[str, list[Task | Reward]] = field(default_factory=dict)
+    """What the topics hold of evaluations that are not complete: read before their turn comes after a restart."""
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.plan = TrainingPlan(
+            s.stages,
+            s.domains,
+            run_seed=s.run.seed,
+            max_lag=s.scheduler.max_lag,
+            deadline_s=s.scheduler.group_deadline_s,
+            max_attempts=s.scheduler.max_group_attempts,
+        )
+        self.agenda = Agenda(s.stages, s.evaluation, set())
+
+    def observe(self, message: Message, headers: Headers) -> bool:
+        """Takes in one message of this run; true when it means progress."""
+        match message:
+            case Step():
+                effect = self.plan.observe_step(message)
+                if effect != "repeated":
+                    self.agenda.observe_step(message, effect == "stage_ended")
+                self._forget_traces(message.groups)
+            case Notice():
+                self.plan.observe_resolved(message.groups)
+                self._forget_traces(message.groups)
+            case Policy():
+                self.policy_version = max(self.policy_version, message.version)
+            case Reward():
+                self._observe_reward(message)
+            case Evaluation():
+                self.evaluations[message.name] = message
+                self.agenda.finish(message.name)
+                prefix = f"eval-{message.name}-"
+                self.evaluation_past = {
+                    g: m for g, m in self.evaluation_past.items() if not g.startswith(prefix)
+                }
+            case Control():
+                self.ended = self.ended or message.kind == "end"
+            case Task():
+                self._observe_task(message, headers)
+            case _:
+                return False
+        return True
+
+    def _observe_reward(self, reward: Reward) -> None:
+        group = reward.slot.group_id
+        if reward.purpose != "eval":
+            self.plan.observe_reward(group, reward.slot.sample_index)
+        elif self.running is None or not self.running.observe_reward(reward):
+            self.evaluation_past.setdefault(group, []).append(reward)
+
+    def _observe_task(self, task: Task, headers: Headers) -> None:
+        self.first_trace.setdefault(task.group_id, headers.traceparent)
+        if task.purpose == "eval":
+            self.evaluation_past.setdefault(task.group_id, []).append(task)
+        else:
+            self.plan.observe_scheduled(task.group_id, task.attempt, task.created_ms / 1000)
+
+    def _forget_traces(self, groups: tuple[GroupFate, ...]) -> None:
+        for group in groups:
+            self.first_trace.pop(group.group_id, None)
+
+    def begin_evaluation(self, now_s: float) -> None:
+        """Starts the next evaluation once its policy is published."""
+        appointment = self.agenda.next()
+        if self.running is not None or appointment is None or self.policy_version < appointment.min_version:
+            return
+        stage = self.settings.stages[appointment.stage_index]
+        names = [d.name for d in self.settings.domains if not stage.domains or d.name in stage.domains]
+        self.running = RunningEvaluation(
+            name=appointment.name,
+            stage_index=appointment.stage_index,
+            step=appointment.step,
+            min_version=appointment.min_version,
+            domains=names,
+            instances=self.settings.evaluation.instances_per_domain,
+            started_s=now_s,
+            deadline_s=self.settings.scheduler.group_deadline_s,
+            max_attempts=self.settings.scheduler.max_group_attempts,
+        )
+        for group in self.running.groups.keys() & self.evaluation_past.keys():
+            for message in self.evaluation_past.pop(group):
+                if isinstance(message, Task):
+                    self.running.observe_scheduled(group, message.attempt, message.created_ms / 1000)
+                else:
+                    self.running.observe_reward(message)
+
+    def waits_for(self) -> str:
+        if self.policy_version < 0:
+            return "the first policy of the learner"
+        if self.running is not None:
+            return f"{self.running.waiting} verdicts of evaluation {self.running.name}"
+        if self.plan.in_flight:
+            return f"{self.plan.in_flight} groups in flight at step {self.plan.step}"
+        return ""
+
+
+class SchedulerService:
+    """One scheduler of one run."""
+
+    def __init__(self, settings: Settings, worker_id: str) -> None:
+        self._settings = settings
+        self._worker_id = worker_id
+        self._run_id = settings.run.name
+        self._log = structlog.get_logger()
+        self._names = TopicNames(settings.bus.namespace)
+        self._store = ObjectStore(settings.storage_uri)
+        self._producer = TypedProducer(settings, worker_id, self._store)
+        self._tracing = Tracing.start(settings, "scheduler", worker_id)
+        domains = {declared.name: load_domain(declared.name) for declared in settings.domains}
+        self._tasks = TaskBuilder(settings, domains)
+        self._state = SchedulerState(settings)
+        self._progress_s = time.monotonic()
+        self._sent = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Schedules until the run has ended or `stop` is set."""
+        heartbeat = HeartbeatLoop(
+            self._producer, self._names.workers, self._heartbeat, self._settings.telemetry.heartbeat_s
+        )
+        try:
+            async with heartbeat:
+                await self._recover()
+                await self._loop(stop)
+        finally:
+            await self._producer.close()
+            self._tracing.shutdown()
+
+    async def _recover(self) -> None:
+        """Reads the run's past in the order in which it can be understood: results, steps, tasks."""
+        for topics in ([self._names.control], [self._names.policies, self._names.steps], self._task_topics()):
+            reader = self._reader(topics)
+            try:
+                while not await reader.at_end():
+                    self._observe_all(await reader.poll(POLL_S, 1000))
+            finally:
+                await reader.close()
+        self._log.info(
+            "scheduler.ready",
+            step=self._state.plan.step,
+            in_flight=self._state.plan.in_flight,
+            ended=self._state.ended,
+        )
+
+    async def _loop(self, stop: asyncio.Event) -> None:
+        names = self._names
+        reader = self._reader([names.control, names.policies, names.steps, names.rewards])
+        try:
+            while not stop.is_set() and not self._state.ended:
+                self._observe_all(await reader.poll(POLL_S, 1000))
+                if await reader.at_end():
+                    await self._act(time.time())
+                self._check_progress()
+        finally:
+            await reader.close()
+
+    async def _act(self, now_s: float) -> None:
+        state = self._state
+        if state.policy_version < 0:
+            return
+        state.begin_evaluation(now_s)
+        if state.running is not None:
+            await self._evaluate(state.running, now_s)
+        if not state.agenda.blocks_training:
+            await self._train(now_s)
+        if state.plan.finished and state.agenda.next() is None:
+            await self._end()
+
+    async def _evaluate(self, running: RunningEvaluation, now_s: float) -> None:
+        for item in running.due(now_s):
+            await self._send(self._tasks.evaluation(item, running, int(now_s * 1000)))
+        if running.complete:
+            result = running.result(self._run_id, time.time())
+            await self._producer.send(self._names.control, result)
+            self._state.observe(result, Headers())
+            self._state.running = None
+            self._log.info(
+                "evaluation.done",
+                name=result.name,
+                **{name: f"{d.passed}/{d.count}" for name, d in result.domains.items()},
+            )
+
+    async def _train(self, now_s: float) -> None:
+        again, given_up = self._state.plan.overdue(now_s)
+        for plan in [*self._state.plan.admit(now_s), *again]:
+            await self._send(self._tasks.training(plan, self._state.policy_version, int(now_s * 1000)))
+        if given_up:
+            self._log.warning("groups.abandoned", groups=given_up)
+            await self._producer.send(
+                self._names.control,
+                Control(
+                    run_id=self._run_id, kind="abandon", groups=tuple(given_up), reason="past every attempt"
+                ),
+            )
+
+    async def _send(self, task: Task) -> None:
+        first = self._state.first_trace.get(task.group_id, "")
+        attributes = {
+            "temper.run_id": self._run_id,
+            "temper.group_id": task.group_id,
+            "temper.task": f"{task.group_id}/{task.attempt}",
+            "temper.domain": task.domain.name,
+            "temper.stage": task.stage,
+            "temper.purpose": task.purpose,
+        }
+        with self._tracing.span(
+            "schedule", parent=None, links=(first,) if first else (), kind="producer", attributes=attributes
+        ) as span:
+            headers = Headers(attempt=task.attempt, deadline_ms=task.deadline_ms)
+            await self._producer.send(self._names.tasks(task.workload, task.priority), task, headers)
+            self._state.first_trace.setdefault(task.group_id, self._tracing.traceparent(span))
+        self._sent += 1
+
+    async def _end(self) -> None:
+        control = Control(
+            run_id=self._run_id, kind="end", reason="every stage done", created_ms=int(time.time() * 1000)
+        )
+        await self._producer.send(self._names.control, control)
+        self._state.ended = True
+        self._log.info("run.ended", step=self._state.plan.step)
+
+    def _observe_all(self, deliveries: list[Delivery[Message]]) -> None:
+        for delivery in deliveries:
+            if delivery.headers.run_id == self._run_id and self._state.observe(
+                delivery.message, delivery.headers
+            ):
+                self._progress_s = time.monotonic()
+
+    def _check_progress(self) -> None:
+        waited = time.monotonic() - self._progress_s
+        if waited > self._settings.scheduler.stall_s:
+            raise StalledError(
+                f"run {self._run_id}: no progress for {waited:.0f} s, waiting for {self._state.waits_for() or 'nothing'}; "
+                f"look at the workers' heartbeats, or raise scheduler.stall_s"
+            )
+
+    def _reader(self, topics: list[str]) -> LogReader:
+        return LogReader(self._settings, "scheduler", topics, "earliest", self._producer)
+
+    def _task_topics(self) -> list[str]:
+        return [self._names.tasks(w.name, p) for w in self._settings.workloads for p in w.priorities]
+
+    def _heartbeat(self) -> Heartbeat:
+        waits = self._state.waits_for()
+        state: WorkerState = "waiting" if waits else "working"
+        return Heartbeat(
+            run_id=self._run_id,
+            worker_id=self._worker_id,
+            service="scheduler",
+            state=state,
+            waits_for=waits,
+            policy_version=self._state.policy_version,
+            in_flight=self._state.plan.in_flight,
+            processed=self._sent,
+            gauges={"step": self._state.plan.step, "stage": self._state.plan.stage_index},
+        )
+
+
+async def run(settings: Settings, worker_id: str, stop: asyncio.Event) -> None:
+    """Runs the scheduler of `settings.run` until the run has ended (returns) or `stop` is set."""
+    await SchedulerService(settings, worker_id).run(stop)

@@ -1,0 +1,103 @@
+"""Plans to `Task` messages.
+
+Invariant (6 of the design): what goes into a task is the instance's public part; a demonstration goes in
+only for an `sft` training task, and never for a held-out seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from services.scheduler.evaluations import EvaluationTask, RunningEvaluation
+from services.scheduler.training import GroupPlan
+from shared.contracts import ChatMessage, DomainRef, Limits, Sampling, Task
+from shared.domains.base import HELD_OUT_SEED, Domain, Instance
+from shared.errors import ConfigError
+from shared.settings import DomainSettings, Settings
+
+
+class TaskBuilder:
+    """Makes tasks of one run's domains."""
+
+    def __init__(self, settings: Settings, domains: Mapping[str, Domain]) -> None:
+        self._settings = settings
+        self._domains = domains
+        self._declared = {declared.name: declared for declared in settings.domains}
+        self._workloads = {workload.name: workload for workload in settings.workloads}
+
+    def training(self, plan: GroupPlan, current_version: int, now_ms: int) -> Task:
+        stage = self._settings.stages[plan.stage_index]
+        declared = self._declared[plan.domain]
+        domain = self._domains[plan.domain]
+        instance = domain.instance(plan.seed, declared.difficulty)
+        demonstration: tuple[ChatMessage, ...] = ()
+        if stage.kind == "sft":
+            if plan.seed >= HELD_OUT_SEED:
+                raise ConfigError(
+                    f"seed {plan.seed} of {plan.domain} is held out: it must not be demonstrated"
+                )
+            demonstration = (ChatMessage(role="assistant", content=domain.oracle(instance)),)
+        sampling = Sampling(
+            samples=stage.samples,
+            group_size=stage.samples,
+            temperature=stage.temperature,
+            max_tokens=declared.max_tokens,
+        )
+        oldest = 0 if demonstration else max(0, current_version - self._settings.scheduler.max_lag)
+        return Task(
+            **self._common(instance, declared, now_ms),
+            group_id=plan.group_id,
+            stage=stage.kind,
+            stage_index=plan.stage_index,
+            priority=self._priority(declared, "normal"),
+            purpose="train",
+            demonstration=demonstration,
+            sampling=sampling,
+            min_policy_version=oldest,
+            attempt=plan.attempt,
+        )
+
+    def evaluation(self, item: EvaluationTask, running: RunningEvaluation, now_ms: int) -> Task:
+        declared = self._declared[item.domain]
+        instance = self._domains[item.domain].instance(item.seed, declared.difficulty)
+        sampling = Sampling(temperature=self._settings.evaluation.temperature, max_tokens=declared.max_tokens)
+        return Task(
+            **self._common(instance, declared, now_ms),
+            group_id=item.group_id,
+            stage=self._settings.stages[running.stage_index].kind,
+            stage_index=running.stage_index,
+            priority=self._priority(declared, "high"),
+            purpose="eval",
+            sampling=sampling,
+            min_policy_version=running.min_version,
+            attempt=item.attempt,
+        )
+
+    def _common(self, instance: Instance, declared: DomainSettings, now_ms: int) -> dict[str, Any]:
+        deadline_s = self._settings.scheduler.group_deadline_s
+        return {
+            "run_id": self._settings.run.name,
+            "domain": DomainRef(
+                name=instance.domain,
+                version=instance.version,
+                seed=instance.seed,
+                difficulty=dict(instance.difficulty),
+                instance_digest=instance.digest(),
+                cell=self._domains[declared.name].cell,
+            ),
+            "workload": declared.workload,
+            "messages": tuple(instance.messages),
+            "files": dict(instance.files),
+            "tools": tuple(instance.tools),
+            "limits": Limits(wall_seconds=deadline_s),
+            "created_ms": now_ms,
+            "deadline_ms": now_ms + int(deadline_s * 1000),
+        }
+
+    def _priority(self, declared: DomainSettings, wanted: str) -> str:
+        """`wanted` where the workload has it, else its first for evaluation and its middle one for training."""
+        priorities = self._workloads[declared.workload].priorities
+        if wanted in priorities:
+            return wanted
+        return priorities[0] if wanted == "high" else priorities[len(priorities) // 2]

@@ -1,0 +1,48 @@
+"""The `temper` command.
+
+Invariant: whatever goes wrong on purpose ends in one line on stderr that names the thing and the mend, and in
+an exit code that means something (see `shared.errors`); only a bug shows a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from shared.errors import TemperError
+from temper.cli import audit, broker, dead, domains, models, services, topics, trace, up
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="temper",
+    help="Post-train language models with verifiable rewards, through four services that talk over Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("up")(up.up)
+services.register(app)
+app.command("broker")(broker.broker)
+app.command("trace")(trace.trace)
+app.command("audit")(audit.audit)
+app.add_typer(topics.app, name="topics")
+app.add_typer(dead.app, name="dead")
+app.add_typer(domains.app, name="domains")
+app.add_typer(models.app, name="models")
+
+
+def main() -> None:
+    """Entry point of the distribution's script."""
+    try:
+        app()
+    except TemperError as error:
+        print(f"temper: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The processes of a run: started, watched, restarted, stopped.
+
+Invariant: every process started here is gone when `stop` returns, and none runs twice at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.errors import TemperError
+from temper.up.restart import GiveUp, RestartPolicy
+
+
+class ProcessFailed(TemperError):
+    """A process that cannot be kept alive; ends the run with that process's own exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code if exit_code > 0 else 1
+
+
+@dataclass
+class Watched:
+    """One process: its command, its log, how often it was started."""
+
+    name: str
+    arguments: list[str]
+    log: Path
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+    exit_code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process is not None and self.process.returncode is None else 0
+
+
+class ProcessTree:
+    """Starts `temper` sub-commands and keeps them alive until told otherwise."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], on_event: Callable[[str], None]) -> None:
+        self._logs = folder / "logs"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        # A run's folder may hold its own `shared/` or `services/`: never import from the current folder.
+        self._environment = {**os.environ, **environment, "PYTHONSAFEPATH": "1"}
+        self._on_event = on_event
+        self._watched: list[Watched] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    @property
+    def watched(self) -> tuple[Watched, ...]:
+        return tuple(self._watched)
+
+    def start(self, name: str, arguments: list[str]) -> Watched:
+        """Starts `temper <arguments>` and watches it from now on."""
+        item = Watched(name, arguments, self._logs / f"{name}.log")
+        self._watched.append(item)
+        self._tasks.append(asyncio.create_task(self._keep_alive(item), name=name))
+        return item
+
+    async def failure(self) -> None:
+        """Returns when every watched process has ended well; raises `ProcessFailed` when one is given up."""
+        pending = set(self._tasks)
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+
+    async def _keep_alive(self, item: Watched) -> None:
+        while not self._stopping:
+            started = time.monotonic()
+            code = await self._run_once(item)
+            if code == 0 or self._stopping:
+                return
+            decision = item.policy.on_exit(code, time.monotonic() - started)
+            if isinstance(decision, GiveUp):
+                raise ProcessFailed(
+                    f"{item.name}: {last_line(item.log)} ({decision.reason}; log: {item.log})", code
+                )
+            self._on_event(
+                f"{item.name} {describe_exit(code)}; starting it again in {decision.seconds:.1f} s"
+            )
+            await asyncio.sleep(decision.seconds)
+
+    async def _run_once(self, item: Watched) -> int:
+        item.starts += 1
+        with item.log.open("ab") as log:
+            item.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "temper.up.child", str(os.getpid()), *item.arguments,
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                env=self._environment, start_new_session=True,
+            )  # fmt: skip
+        item.exit_code = await item.process.wait()
+        return item.exit_code
+
+    async def stop(self, names: Callable[[str], bool], patience_s: float) -> None:
+        """SIGTERM to the named processes, SIGKILL to those that are still there after `patience_s`."""
+        self._stopping = True
+        chosen = [item for item in self._watched if names(item.name)]
+        for item in chosen:
+            _signal(item, signal.SIGTERM)
+        deadline = time.monotonic() + patience_s
+        while any(item.pid for item in chosen) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for item in chosen:
+            if item.pid:
+                self._on_event(f"{item.name} did not drain in {patience_s:.0f} s: killed")
+                _signal(item, signal.SIGKILL)
+        waiting = [task for task in self._tasks if names(task.get_name())]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for item in chosen:
+            if item.process is not None and item.process.returncode is None:
+                await item.process.wait()
+
+
+def _signal(item: Watched, number: signal.Signals) -> None:
+    if item.process is not None and item.process.returncode is None:
+        item.process.send_signal(number)
+
+
+def describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def last_line(log: Path) -> str:
+    """The last line that a process wrote: its own one-line error where it ended on purpose."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 4096))
+            lines = file.read().decode("utf-8", "backslashreplace").strip().splitlines()
+    except OSError:
+        return "no log"
+    return lines[-1] if lines else "no output"

@@ -1,0 +1,94 @@
+"""What a run has done so far, from its messages: a pure state.
+
+Invariant: it is a function of the messages seen, in any repetition; showing it asks nobody anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from shared.contracts import Control, Evaluation, Heartbeat, Message, Step
+from shared.settings import Settings
+
+RECENT_STEPS = 5
+"""Steps whose mean duration predicts the time left."""
+
+
+@dataclass
+class Progress:
+    settings: Settings
+    steps: dict[int, Step] = field(default_factory=dict)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    heartbeats: dict[str, Heartbeat] = field(default_factory=dict)
+    events: deque[str] = field(default_factory=lambda: deque(maxlen=8))
+    ended: str | None = None
+
+    def observe(self, message: Message) -> str | None:
+        """Takes in a message; a line worth printing when there is news."""
+        match message:
+            case Step() if message.step not in self.steps:
+                self.steps[message.step] = message
+                return self.step_line(message)
+            case Evaluation() if message.name not in self.evaluations:
+                self.evaluations[message.name] = message
+                return evaluation_line(message)
+            case Heartbeat():
+                self.heartbeats[message.worker_id] = message
+            case Control() if message.kind == "end" and self.ended is None:
+                self.ended = message.reason or "ended"
+        return None
+
+    @property
+    def total_steps(self) -> int:
+        return sum(stage.steps for stage in self.settings.stages)
+
+    @property
+    def latest(self) -> Step | None:
+        return self.steps[max(self.steps)] if self.steps else None
+
+    def seconds_left(self) -> float | None:
+        """From the mean of the last steps of the current stage; None before the first."""
+        latest = self.latest
+        if latest is None:
+            return None
+        recent = [s for s in self.steps.values() if s.stage_index == latest.stage_index][-RECENT_STEPS:]
+        mean = sum(s.seconds.get("total", 0.0) for s in recent) / len(recent)
+        return mean * (self.total_steps - latest.step)
+
+    def lag(self, service: str) -> int:
+        return sum(beat.lag for beat in self._alive() if beat.service == service)
+
+    def tokens_per_second(self) -> float:
+        return sum(
+            beat.gauges.get("tokens_per_second", 0.0) for beat in self._alive() if beat.service == "rollout"
+        )
+
+    def waiting(self) -> list[str]:
+        """`learner waits for rewards of 3 groups`, of every worker that says so."""
+        return [f"{beat.worker_id} waits for {beat.waits_for}" for beat in self._alive() if beat.waits_for]
+
+    def _alive(self) -> list[Heartbeat]:
+        oldest = time.time() * 1000 - 10_000 * self.settings.telemetry.heartbeat_s
+        return [b for b in self.heartbeats.values() if b.state != "stopped" and b.created_ms >= oldest]
+
+    def step_line(self, step: Step) -> str:
+        stage = self.settings.stages[step.stage_index]
+        rewards = "  ".join(
+            f"{name} {r.mean:.2f} ({r.passed}/{r.count})" for name, r in sorted(step.rewards.items())
+        )
+        seconds = step.seconds.get("total", 0.0)
+        return (
+            f"step {step.step:>3}/{self.total_steps}  {stage.kind} {step.stage_step}/{stage.steps}  loss {step.loss:+.4f}  "
+            f"kl {step.kl:.4f}  entropy {step.entropy:.3f}  {seconds:.1f} s"
+            + (f"  reward {rewards}" if rewards else "")
+        )
+
+
+def evaluation_line(evaluation: Evaluation) -> str:
+    parts = [
+        f"{name} {d.passed}/{d.count} = {d.passed / d.count:.0%}" if d.count else f"{name} no verdict"
+        for name, d in sorted(evaluation.domains.items())
+    ]
+    return f"held-out {evaluation.name}: " + "  ".join(parts)

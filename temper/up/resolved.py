@@ -1,0 +1,81 @@
+"""The configuration a run really had, written beside its results.
+
+Invariant: `load_settings(<run folder>/run.toml)` gives the same settings from any folder (paths are absolute),
+and a run is resumed only under the configuration it was started with.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError
+from shared.settings import Settings, parse_settings
+
+FILE_NAME = "run.toml"
+FREE_TO_CHANGE = ("bus", "storage", "rollout", "verifier", "telemetry", "run.folder", "model.path")
+"""What may differ when a run is resumed: where things are and how many work, not what is learnt."""
+
+
+def resolve(settings: Settings) -> Settings:
+    """The same settings with every relative path made absolute."""
+    document = settings.model_dump(mode="json")
+    document["run"]["folder"] = str(Path(settings.run.folder).absolute())
+    document["storage"]["uri"] = settings.storage_uri
+    document["model"]["path"] = str(Path(settings.model.path).absolute())
+    return parse_settings(document)
+
+
+def to_toml(settings: Settings) -> str:
+    """TOML text of settings. Every leaf is written as TOML that JSON shares (strings, numbers, lists)."""
+    lines: list[str] = []
+    for name, value in settings.model_dump(mode="json").items():
+        tables = value if isinstance(value, list) else [value]
+        header = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+        for table in tables:
+            lines += [header, *(f"{key} = {_inline(item)}" for key, item in table.items()), ""]
+    return "\n".join(lines)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def differences(before: Settings, now: Settings) -> list[str]:
+    """`stages.0.steps: 4 → 8` for every key that changes what is learnt."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    kept = [
+        key
+        for key in changed
+        if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
+    ]
+    return [f"{key}: {old.get(key)!r} → {new.get(key)!r}" for key in kept]
+
+
+def refuse_changes(before: Settings, now: Settings) -> None:
+    """Raises `ConfigError` when a resumed run would learn something else than it was started for."""
+    found = differences(before, now)
+    if found:
+        raise ConfigError(
+            f"run {now.run.name!r} in {now.run_folder} was started with another configuration ({'; '.join(found)}); "
+            "set the old values, or give run.name a new value to start another run"
+        )
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = {str(i): item for i, item in enumerate(value)}.items()
+    else:
+        return {prefix: value}
+    out: dict[str, Any] = {}
+    for key, item in items:
+        out.update(_flat(item, f"{prefix}.{key}" if prefix else str(key)))
+    return out

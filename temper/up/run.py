@@ -1,0 +1,176 @@
+"""A whole run on this machine: broker, topics, services, progress, summary.
+
+Invariant: when `LocalRun.run` returns or raises, nothing that it started is running, and whatever was learnt
+is durable: the same command resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from shared.bus.admin import apply
+from shared.bus.connect import await_broker
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import Service
+from shared.errors import ConfigError, DependencyError
+from shared.settings import Settings, load_settings
+from temper.up.processes import ProcessTree
+from temper.up.progress import Progress
+from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
+from temper.up.view import View
+
+BROKER = "broker"
+SLACK_S = 10.0
+"""On top of the services' own drain time before they are killed."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the run's folder; raises `ConfigError` when another `temper up` has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"run folder {folder} is in use by another `temper up`; end that one or change run.name"
+            ) from error
+        yield
+
+
+def prepare(settings: Settings) -> Settings:
+    """The settings this run has, written into its folder. Raises `ConfigError` when they contradict a run to resume."""
+    resolved = resolve(settings)
+    if not (Path(resolved.model.path) / "config.json").is_file():
+        raise DependencyError(
+            f"model.path {settings.model.path!r} holds no config.json; give a Hugging Face folder, or make one with "
+            "`temper models prepare smollm2 FOLDER` or `temper models prepare tiny FOLDER`"
+        )
+    place = resolved.run_folder / FILE_NAME
+    if place.exists():
+        refuse_changes(load_settings(place, environment={}), resolved)
+    place.write_text(to_toml(resolved), encoding="utf-8")
+    return resolved
+
+
+class LocalRun:
+    """One run on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started_s = time.monotonic()
+        self._progress = Progress(settings)
+        self._view = View(self._progress, self._started_s)
+        self._bootstrap = settings.bus.bootstrap_servers or f"127.0.0.1:{free_port()}"
+        self._processes = ProcessTree(
+            settings.run_folder, {"TEMPER_BUS__BOOTSTRAP_SERVERS": self._bootstrap}, self._view.line
+        )
+        self._connected = settings.model_copy(
+            update={"bus": settings.bus.model_copy(update={"bootstrap_servers": self._bootstrap})}
+        )
+        self._stop = asyncio.Event()
+
+    async def run(self) -> bool:
+        """Runs to the end; true when the run is complete, false when it was interrupted and can be resumed.
+
+        Raises `TemperError` when a process cannot be kept alive.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        with self._view:
+            async with self._broker():
+                await self._services()
+                if self._progress.ended is not None:
+                    await self._summarize()
+        return self._progress.ended is not None
+
+    @contextlib.asynccontextmanager
+    async def _broker(self) -> AsyncIterator[None]:
+        if not self._settings.bus.bootstrap_servers:
+            data = self._settings.run_folder / "broker"
+            port = self._bootstrap.rsplit(":", 1)[1]
+            self._processes.start(BROKER, ["broker", "--port", port, "--data", str(data)])
+            self._view.line(f"dev broker on {self._bootstrap}, data in {data}")
+        try:
+            await self._or_failure(await_broker(self._connected))
+            await asyncio.to_thread(apply, self._connected)
+            yield
+        finally:
+            await self._processes.stop(lambda _: True, SLACK_S)
+
+    async def _or_failure(self, work: asyncio.Future[None] | asyncio.Task[None] | object) -> None:
+        """Awaits `work`, or raises as soon as a process is given up."""
+        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        watch = asyncio.create_task(self._processes.failure())
+        done, _ = await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        for other in {task, watch} - done:
+            other.cancel()
+        for finished in done:
+            finished.result()
+
+    async def _services(self) -> None:
+        counts: dict[Service, int] = {
+            "learner": 1,
+            "rollout": self._settings.rollout.processes,
+            "verifier": self._settings.verifier.processes,
+            "scheduler": 1,
+        }
+        config = str(self._settings.run_folder / FILE_NAME)
+        for service, count in counts.items():
+            for number in range(count):
+                name = f"{service}-{number}"
+                self._processes.start(name, [service, "--config", config, "--worker-id", name])
+        self._view.line("started " + ", ".join(f"{count} {service}" for service, count in counts.items()))
+        await self._or_failure(self._follow())
+        patience = self._settings.bus.drain_s + SLACK_S
+        await self._processes.stop(lambda name: name != BROKER, patience)
+
+    async def _follow(self) -> None:
+        """Shows progress until the run has ended or somebody asked to stop."""
+        names = TopicNames(self._settings.bus.namespace)
+        topics = [names.steps, names.control, names.workers]
+        reader = LogReader(self._connected, "scheduler", topics, "earliest", None)
+        try:
+            while not self._stop.is_set() and self._progress.ended is None:
+                for delivery in await reader.poll(0.3, 500):
+                    if delivery.headers.run_id == self._settings.run.name:
+                        news = self._progress.observe(delivery.message)
+                        if news:
+                            self._view.line(news)
+                self._view.refresh(self._processes.watched)
+        finally:
+            await reader.close()
+        if self._progress.ended is None:
+            self._view.line("stopping: services drain, the same command resumes")
+
+    async def _summarize(self) -> None:
+        from temper.report.collect import summarize_run
+
+        wall_s = time.monotonic() - self._started_s
+        await asyncio.to_thread(summarize_run, self._connected, wall_s)
+        self._view.line(f"done in {wall_s:.0f} s: {self._settings.run_folder / 'summary.json'}")
+
+
+def run_settings(settings: Settings) -> bool:
+    """Runs `settings` here; see `LocalRun.run`."""
+    resolved = resolve(settings)
+    with locked(resolved.run_folder):
+        # torch and tokenizers of every process would otherwise each take all cores and warn about forks.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        return asyncio.run(LocalRun(prepare(settings)).run())

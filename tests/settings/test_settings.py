@@ -1,0 +1,79 @@
+"""Configuration: every mistake has one line that names it; the environment overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.errors import ConfigError
+from shared.settings import load_settings
+
+GOOD = """
+[run]
+name = "r"
+[model]
+path = "m"
+[[domains]]
+name = "arithmetic"
+[[stages]]
+kind = "rl"
+steps = 2
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_and_folders(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, GOOD), {})
+    assert settings.storage_uri.endswith("/runs/r/objects")
+    assert settings.scheduler.max_lag == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (GOOD.replace("steps", "stesp"), r"unknown key 'stages.0.stesp'; did you mean 'steps'\?"),
+        (GOOD.replace("[model]", "[modle]"), r"unknown key 'modle'; did you mean 'model'\?"),
+        (GOOD.replace("steps = 2", 'steps = "two"'), r"stages.0.steps: .*valid integer.* \(is 'two'\)"),
+        (GOOD.replace('[[stages]]\nkind = "rl"\nsteps = 2', ""), "key 'stages' is missing"),
+        (GOOD.replace('"rl"', '"ppo"'), "stages.0.kind: Input should be 'sft' or 'rl'"),
+        (GOOD + "group_size = 1", "group of one has no advantage"),
+        (GOOD + 'domains = ["arithmetik"]', r"'arithmetik' is not declared; .* did you mean 'arithmetic'\?"),
+        (GOOD + "[learner]\ncheckpoint_every = 3", "checkpoint_every is 3 and scheduler.max_lag is 1"),
+        (GOOD.replace('"r"', '"../r"'), "run.name"),
+        ("[run", "not valid TOML"),
+    ],
+)
+def test_one_line_names_the_mistake(tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(write(tmp_path, change), {})
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_a_missing_or_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_settings(tmp_path / "nothing.toml", {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path, {})
+
+
+def test_the_environment_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    environment = {
+        "TEMPER_BUS__BOOTSTRAP_SERVERS": "host:9092",
+        "TEMPER_SCHEDULER__MAX_LAG": "3",
+        "TEMPER_HOME": "x",
+    }
+    settings = load_settings(path, environment)
+    assert (settings.bus.bootstrap_servers, settings.scheduler.max_lag) == ("host:9092", 3)
+    with pytest.raises(ConfigError, match=r"no section 'buss'; did you mean 'bus'\?"):
+        load_settings(path, {"TEMPER_BUSS__X": "1"})
+    with pytest.raises(ConfigError, match="unknown key 'bus.namespce'; did you mean 'namespace'"):
+        load_settings(path, {"TEMPER_BUS__NAMESPCE": "x"})
+    with pytest.raises(ConfigError, match=r"\[\[stages\]\] is a list"):
+        load_settings(path, {"TEMPER_STAGES__STEPS": "1"})
