@@ -65,7 +65,9 @@ def test_libraries_are_heard_from_warning_up_in_the_same_form():
     logging.getLogger("kafka.client").info("bootstrapped")
     logging.getLogger("kafka.client").warning("node %s gone", 1)
     logging.getLogger("kafka.client").warning("broken %d format", "x")
-    warnings.warn("old call", DeprecationWarning, stacklevel=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
     first, second, third = events(raw)
     assert (first["event"], first["logger"], first["worker_id"]) == (
         "node 1 gone",
