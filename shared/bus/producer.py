@@ -1,0 +1,250 @@
+"""The typed producer.
+
+Invariant: `send` returns only when the broker has acknowledged the record on all in-sync replicas, and raises when
+it has not; no send is forgotten. A record over the limit is refused before it leaves, with both numbers in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from shared.bus import claims
+from shared.bus.connect import bus_error, client_options
+from shared.bus.records import Position, filled
+from shared.contracts.base import Message
+from shared.contracts.codec import encode, schema_header
+from shared.contracts.headers import Headers, RawHeaders
+from shared.errors import BusError, RecordTooLargeError
+from shared.settings import Settings
+from shared.storage import ObjectStore
+from shared.telemetry.propagation import inject
+
+_NO_HEADERS = Headers()
+_TOPIC_WAIT_MS = 10_000
+_CLOSE_S = 10.0
+
+
+class TypedProducer:
+    """Sends messages from one asyncio loop. The Kafka client is made by the first send, in the process that sends.
+
+    A process that was forked after a send gets a client of its own.
+    """
+
+    def __init__(self, settings: Settings, client_id: str, store: ObjectStore | None = None) -> None:
+        """`store` takes bodies over `bus.claim_check_bytes`; without one they must fit `bus.max_record_bytes`."""
+        self._bus = settings.bus
+        self._run_id = settings.run.name
+        self._client_id = client_id
+        self._store = store
+        self._client: Any = None
+        self._owner = 0
+        self._opening: asyncio.Lock | None = None
+        self._foreign_clients: list[Any] = []
+        self._known_topics: set[str] = set()
+        self._closed = False
+        self._acknowledged: collections.deque[tuple[asyncio.Future[Position], Any, BaseException | None]] = (
+            collections.deque()
+        )
+        self._wakeup_due = False
+
+    async def send(
+        self,
+        topic: str,
+        message: Message,
+        headers: Headers = _NO_HEADERS,
+        key: str | None = None,
+    ) -> Position:
+        """Send one message and wait for its acknowledgement.
+
+        Fills the headers that the caller left empty: schema, message_id, run_id, group_id and purpose (where the
+        message has them), and the trace context of the current span. `key` defaults to the message's own.
+        Raises `RecordTooLargeError`, `StorageError` (claim check) and `BusError` (the broker did not take it).
+        """
+        body = encode(message)
+        fills = {"schema": schema_header(message), "message_id": os.urandom(16).hex(), **_identity(message)}
+        if not fills["run_id"]:
+            fills["run_id"] = self._run_id
+        if len(body) > self._bus.claim_check_bytes and self._store is not None:
+            fills["claim"] = await asyncio.to_thread(claims.park, self._store, body)
+            body = b""
+        raw = filled(inject(headers), fills)
+        return await self.send_raw(topic, (message.key() if key is None else key).encode(), body, raw)
+
+    async def send_raw(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> Position:
+        """Send bytes as they are and wait for the acknowledgement. Raises as `send`."""
+        if self._closed:
+            raise BusError(f"producer {self._client_id} is closed: {topic} cannot be written any more")
+        raw = list(headers)
+        self._refuse_oversize(topic, key, value, raw)
+        client = self._client
+        if client is None or self._owner != os.getpid() or topic not in self._known_topics:
+            client = await self._prepare(topic)
+        elif not _has_metadata(client, topic):
+            # The topic dropped out of the metadata (a broker that restarts): waiting for it must not block the loop.
+            await self._learn(client, topic)
+        future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        try:
+            sent = client.send(topic, value=value, key=key, headers=raw)
+        except Exception as error:
+            raise bus_error(f"a record for {topic} was not accepted", error) from error
+        sent.add_callback(functools.partial(self._resolve, future))
+        sent.add_errback(functools.partial(self._resolve_error, future))
+        try:
+            return await future
+        except Exception as error:
+            raise _send_error(topic, value, error) from error
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far has been answered. Raises `BusError` after `bus.connect_timeout_s`."""
+        client = self._client
+        if client is None or self._owner != os.getpid():
+            return
+        try:
+            await asyncio.to_thread(client.flush, self._bus.connect_timeout_s)
+        except Exception as error:
+            raise bus_error(f"producer {self._client_id} could not flush", error) from error
+
+    async def close(self) -> None:
+        """Flush, within ten seconds, and release the client. Further sends raise. Safe to call twice."""
+        self._closed = True
+        client, self._client = self._client, None
+        if client is not None and self._owner == os.getpid():
+            with contextlib.suppress(Exception):  # what was not acknowledged raises in its own send
+                await asyncio.to_thread(client.close, timeout=_CLOSE_S)
+
+    def _refuse_oversize(self, topic: str, key: bytes | None, value: bytes | None, raw: RawHeaders) -> None:
+        size = len(key or b"") + len(value or b"")
+        for name, content in raw:
+            size += len(name) + len(content)
+        if size > self._bus.max_record_bytes:
+            mend = (
+                "raise bus.max_record_bytes and the topic's max.message.bytes (`temper topics apply`)"
+                if self._store is not None
+                else "give the producer an object store, so that large bodies are claim-checked"
+            )
+            raise RecordTooLargeError(
+                f"a record of {size:,} bytes for {topic} is over the limit of {self._bus.max_record_bytes:,} "
+                f"(bus.max_record_bytes): {mend}"
+            )
+
+    async def _prepare(self, topic: str) -> Any:
+        """The client of this process, knowing `topic`."""
+        if self._owner != os.getpid():
+            # Forked: the parent's client has no threads here, and closing it would hang. Keep it out of sight.
+            if self._client is not None:
+                self._foreign_clients.append(self._client)
+            self._client, self._owner, self._opening = None, os.getpid(), asyncio.Lock()
+            self._known_topics, self._wakeup_due = set(), False
+            self._acknowledged.clear()
+        assert self._opening is not None
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._open)
+            if topic not in self._known_topics:
+                await self._learn(self._client, topic)
+                self._known_topics.add(topic)
+        return self._client
+
+    def _open(self) -> Any:
+        from kafka import KafkaProducer
+
+        try:
+            return KafkaProducer(
+                **client_options(self._bus, self._client_id),
+                **producer_options(self._bus.max_record_bytes),
+                bootstrap_timeout_ms=round(self._bus.connect_timeout_s * 1000),
+            )
+        except Exception as error:
+            raise bus_error(f"no producer for {self._bus.bootstrap_servers}", error) from error
+
+    async def _learn(self, client: Any, topic: str) -> None:
+        """Fetch the topic's metadata in a thread."""
+        started = time.monotonic()
+        try:
+            await asyncio.to_thread(client.partitions_for, topic)
+        except Exception as error:
+            waited = time.monotonic() - started
+            raise BusError(
+                f"topic {topic} is not there after {waited:.0f} s ({type(error).__name__}): "
+                "run `temper topics apply`, or see whether the broker is up"
+            ) from error
+
+    def _resolve(self, future: asyncio.Future[Position], metadata: Any) -> None:
+        """Called in the client's thread."""
+        self._acknowledged.append((future, metadata, None))
+        self._wake(future)
+
+    def _resolve_error(self, future: asyncio.Future[Position], error: BaseException) -> None:
+        self._acknowledged.append((future, None, error))
+        self._wake(future)
+
+    def _wake(self, future: asyncio.Future[Position]) -> None:
+        # One wake-up of the loop for a whole batch of acknowledgements: they come in a tight loop.
+        if not self._wakeup_due:
+            self._wakeup_due = True
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+                future.get_loop().call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._wakeup_due = False
+        while self._acknowledged:
+            future, metadata, error = self._acknowledged.popleft()
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(Position(metadata.topic, metadata.partition, metadata.offset))
+
+
+def producer_options(max_record_bytes: int) -> dict[str, Any]:
+    """Idempotent, acknowledged by all; batches large enough for one round trip to carry hundreds of records."""
+    return {
+        "acks": "all",
+        "enable_idempotence": True,
+        "batch_size": 256 * 1024,
+        "linger_ms": 0,
+        "max_request_size": max(4 * 1024 * 1024, 2 * max_record_bytes),
+        "max_block_ms": _TOPIC_WAIT_MS,
+        "allow_auto_create_topics": False,
+        "metrics_enabled": False,
+    }
+
+
+def _has_metadata(client: Any, topic: str) -> bool:
+    # The one private name used here: the public `partitions_for` blocks where it does not know.
+    return client._metadata.partitions_for_topic(topic) is not None
+
+
+def _identity(message: Message) -> dict[str, str]:
+    slot = getattr(message, "slot", None)
+    source = message if slot is None else slot
+    return {
+        "run_id": getattr(source, "run_id", ""),
+        "group_id": getattr(source, "group_id", ""),
+        "purpose": getattr(message, "purpose", ""),
+    }
+
+
+def _send_error(topic: str, value: bytes | None, error: Exception) -> BusError:
+    from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+
+    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+        return RecordTooLargeError(
+            f"the broker refused a record of {len(value or b''):,} bytes for {topic} as too large: "
+            "raise the topic's max.message.bytes (`temper topics apply`), or lower bus.max_record_bytes"
+        )
+    return bus_error(f"a record for {topic} was not acknowledged", error)
