@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Literal
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -26,11 +27,14 @@ from opentelemetry.util.types import AttributeValue
 
 from shared.contracts.headers import Headers
 from shared.settings import Settings
-from shared.telemetry.propagation import extract, link_of
+from shared.telemetry.propagation import extract, link_of, traceparent_of
 from shared.telemetry.text import printable
 
 Parent = Headers | Span | str | None
 """Headers of the record, a span of this process, a traceparent, or None: the current span."""
+
+Kind = SpanKind | Literal["internal", "producer", "consumer", "client", "server"]
+"""A span's kind, by name so that callers need not import OpenTelemetry."""
 
 
 class Tracing:
@@ -97,7 +101,7 @@ class Tracing:
         *,
         parent: Parent = None,
         links: Iterable[Link | str] = (),
-        kind: SpanKind = SpanKind.INTERNAL,
+        kind: Kind = SpanKind.INTERNAL,
         attributes: Mapping[str, AttributeValue] | None = None,
         root: bool = False,
     ) -> Span:
@@ -110,7 +114,7 @@ class Tracing:
         return self.tracer.start_span(
             name,
             context=Context() if root else _context_of(parent),
-            kind=kind,
+            kind=kind if isinstance(kind, SpanKind) else SpanKind[kind.upper()],
             links=[link for link in found if link is not None],
             attributes={"temper.run_id": self._run_id, **(attributes or {})},
         )
@@ -122,7 +126,7 @@ class Tracing:
         *,
         parent: Parent = None,
         links: Iterable[Link | str] = (),
-        kind: SpanKind = SpanKind.INTERNAL,
+        kind: Kind = SpanKind.INTERNAL,
         attributes: Mapping[str, AttributeValue] | None = None,
         root: bool = False,
     ) -> Iterator[Span]:
@@ -144,6 +148,11 @@ class Tracing:
                 span.set_attribute("error.type", type(error).__name__)
                 span.set_status(StatusCode.ERROR, printable(str(error)) or type(error).__name__)
                 raise
+
+    @staticmethod
+    def traceparent(span: Span) -> str:
+        """W3C header of `span`; empty where it is not traced."""
+        return traceparent_of(span)
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
         """Write what is left; after `timeout_s` a collector that does not answer is left alone."""
