@@ -1,0 +1,1 @@
+"""`temper trace`: what became of one task, and where its time went."""
