@@ -37,4 +37,4 @@ def group_advantages(rewards: Sequence[float], kind: AdvantageKind, epsilon: flo
         return centered
     if kind == "leave_one_out":
         return centered * (values.size / (values.size - 1))
-    return centered / (values.std(ddof=1) + epsilon)
+    return centered / (float(values.std(ddof=1)) + epsilon)

@@ -14,7 +14,7 @@ from torch import Tensor
 SurrogateKind = Literal["clip", "weighted_likelihood", "likelihood", "probability_gap"]
 
 
-def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+def clipped(ratio: Tensor, advantage: Tensor, *, low: float, high: float) -> tuple[Tensor, Tensor]:
     """−min(ρA, clip(ρ, 1−low, 1+high)A): PPO's surrogate with separate bounds."""
     free = -ratio * advantage
     bound = -torch.clamp(ratio, 1.0 - low, 1.0 + high) * advantage
@@ -22,7 +22,7 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> tuple[
 
 
 def weighted_likelihood(
-    new: Tensor, ratio: Tensor, advantage: Tensor, low: float, high: float
+    new: Tensor, ratio: Tensor, advantage: Tensor, *, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
     """−stopgrad(clip(ρ))·A·new: CISPO (arXiv 2506.13585). Every token keeps a gradient, with a bounded weight."""
     weight = torch.clamp(ratio, 1.0 - low, 1.0 + high).detach()
@@ -35,7 +35,7 @@ def likelihood(new: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def probability_gap(
-    new: Tensor, old: Tensor, advantage: Tensor, low: float, high: float, penalty: float
+    new: Tensor, old: Tensor, advantage: Tensor, *, low: float, high: float, penalty: float
 ) -> tuple[Tensor, Tensor]:
     """−ρA where the probability moved less than the bounds in the advantage's direction, + penalty·(log ρ)².
 

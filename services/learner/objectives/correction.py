@@ -17,7 +17,7 @@ CorrectionKind = Literal["none", "truncated", "truncated_sequence", "masked", "m
 
 
 def correction_weights(
-    old: Tensor, sampler: Tensor, kind: CorrectionKind, rows: Tensor, count: int, low: float, high: float
+    old: Tensor, sampler: Tensor, rows: Tensor, count: int, *, kind: CorrectionKind, low: float, high: float
 ) -> Tensor:
     """[n] weights w = exp(old − sampler), bounded.
 

@@ -50,6 +50,6 @@ def token_statistics(
     keep = torch.is_grad_enabled()
     parts = [
         checkpoint(piece, states, targets, use_reentrant=False) if keep else piece(states, targets)
-        for states, targets in zip(hidden.split(chunk), ids.split(chunk), strict=True)
+        for states, targets in zip(torch.split(hidden, chunk), torch.split(ids, chunk), strict=True)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

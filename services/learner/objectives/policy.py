@@ -60,11 +60,13 @@ def surrogate_loss(tokens: Tokens, objective: Objective) -> tuple[Tensor, Tensor
     if objective.surrogate == "likelihood":
         return likelihood(tokens.new, tokens.advantage)
     if objective.surrogate == "probability_gap":
-        return probability_gap(tokens.new, tokens.old, tokens.advantage, low, high, objective.gap_penalty)
+        return probability_gap(
+            tokens.new, tokens.old, tokens.advantage, low=low, high=high, penalty=objective.gap_penalty
+        )
     ratio = importance_ratio(tokens.new, tokens.old, objective.ratio, tokens.rows, tokens.count)
     if objective.surrogate == "weighted_likelihood":
-        return weighted_likelihood(tokens.new, ratio, tokens.advantage, low, high)
-    return clipped(ratio, tokens.advantage, low, high)
+        return weighted_likelihood(tokens.new, ratio, tokens.advantage, low=low, high=high)
+    return clipped(ratio, tokens.advantage, low=low, high=high)
 
 
 def policy_loss(tokens: Tokens, objective: Objective) -> LossTerms:
@@ -76,11 +78,11 @@ def policy_loss(tokens: Tokens, objective: Objective) -> LossTerms:
         correction = correction_weights(
             tokens.old,
             tokens.sampler,
-            objective.correction,
             tokens.rows,
             tokens.count,
-            objective.correction_low,
-            objective.correction_high,
+            kind=objective.correction,
+            low=objective.correction_low,
+            high=objective.correction_high,
         )
     other = tokens.sampler if tokens.reference is None else tokens.reference
     if tokens.reference is None:

@@ -1,0 +1,76 @@
+"""Judges a complete group as a whole.
+
+Invariant: every slot of a judged group has exactly one fate. A group with refused attempts trains with the rest
+if at least two are left and their rewards differ; without that the rest is `zero_signal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from services.learner.intake.attempts import Refusal, Terms, refuse
+from services.learner.intake.join import FilledSlot
+from services.learner.objectives.advantages import group_advantages, has_signal
+from services.learner.objectives.shaping import overlong_penalty
+from shared.contracts import Fate
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedGroup:
+    """A complete group: what each slot would become if it were resolved now."""
+
+    group_id: str
+    slots: Mapping[int, FilledSlot]
+    refusals: Mapping[int, Refusal]
+    usable: tuple[int, ...]
+    """Sample indices that count: valid, fresh, with a verdict."""
+    advantages: Mapping[int, float]
+    """Of every usable slot; all zero without signal."""
+    signal: bool
+
+    def fates(self) -> dict[int, Fate]:
+        """What each slot becomes in a batch."""
+        rest: Fate = "trained" if self.signal else "zero_signal"
+        return {index: self.refusals[index].fate if index in self.refusals else rest for index in self.slots}
+
+    def usable_slots(self) -> list[FilledSlot]:
+        return [self.slots[index] for index in self.usable]
+
+    def counts(self, terms: Terms) -> bool:
+        """Whether it takes a place in a batch; otherwise it is resolved at once and another is awaited."""
+        if terms.imitation:
+            return bool(self.usable)
+        if terms.objective.dynamic_sampling:
+            return self.signal
+        return len(self.usable) >= 2
+
+
+def judge(group_id: str, slots: Mapping[int, FilledSlot], terms: Terms) -> JudgedGroup:
+    ordered = {index: slots[index] for index in sorted(slots)}
+    refusals = {
+        index: refusal for index, slot in ordered.items() if (refusal := refuse(slot, terms)) is not None
+    }
+    usable = tuple(index for index in ordered if index not in refusals)
+    if terms.imitation:
+        return JudgedGroup(
+            group_id, ordered, refusals, usable, dict.fromkeys(usable, 1.0), signal=bool(usable)
+        )
+    rewards = [shaped_reward(ordered[index], terms.objective.overlong_cache) for index in usable]
+    values = group_advantages(rewards, terms.objective.advantage, terms.objective.advantage_epsilon)
+    return JudgedGroup(
+        group_id=group_id,
+        slots=ordered,
+        refusals=refusals,
+        usable=usable,
+        advantages=dict(zip(usable, values.tolist(), strict=True)),
+        signal=has_signal(rewards),
+    )
+
+
+def shaped_reward(slot: FilledSlot, overlong_cache: int) -> float:
+    """The verifier's number plus the objective's length penalty."""
+    if slot.reward is None or slot.reward.reward is None:
+        raise ValueError(f"trajectory {slot.trajectory.trajectory_id} has no reward and was not refused")
+    length, limit = slot.trajectory.sampled_tokens(), slot.trajectory.sampling.max_tokens
+    return slot.reward.reward + overlong_penalty(length, limit, overlong_cache)
