@@ -35,7 +35,7 @@ def topic_contents(draw: random.Random, groups: int, partitions: int) -> list[Re
     for index in range(groups):
         group = f"0-rl-{index:07d}"
         for sample in range(GROUP_SIZE):
-            for attempt in range(1, 2 + (draw.random() < 0.3)):
+            for attempt in range(1, 2 + (draw.random() < 0.5)):
                 made = trajectory(group, sample, name=f"{group}/{sample}/{attempt}")
                 verdict = reward(made, draw.choice((0.0, 1.0)))
                 pieces += [("trajectories", made), ("rewards", verdict)]
@@ -126,7 +126,7 @@ def reading_order(draw: random.Random, records: list[Record], learner: Learner) 
         order.append(again[shard].pop(0))
         if not again[shard]:
             del again[shard]
-    early, merged = new[: draw.randint(0, 3)], []
+    early, merged = new[: draw.randint(0, len(new))], []
     late = new[len(early) :]
     while order or early:  # new records that come early meet a closed gate
         merged.append(draw.choice([source for source in (order, early) if source]).pop(0))
