@@ -1,0 +1,1 @@
+"""`temper audit`: proves from topics, checkpoints and traces that a run kept its promises."""

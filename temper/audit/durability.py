@@ -1,0 +1,52 @@
+"""Only durable policies were published.
+
+Invariant checked: every announced policy has its complete checkpoint; a version never meant two sets of weights;
+weights that are there hash to what was announced; every step is covered by a checkpoint; a run that ended announced
+the policy of its last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shared.contracts import Step
+from temper.audit.facts import RunFacts
+from temper.audit.finding import Finding
+
+
+def check_policies(facts: RunFacts) -> Iterator[Finding]:
+    checkpoints = {checkpoint.key: checkpoint for checkpoint in facts.checkpoints}
+    digests: dict[int, str] = {}
+    newest = max((policy.version for policy in facts.policies), default=-1)
+    for policy in facts.policies:
+        name = f"policy {policy.version}"
+        checkpoint = checkpoints.get(policy.checkpoint)
+        if checkpoint is None:
+            yield Finding("not durable", name, f"its checkpoint {policy.checkpoint} does not exist")
+        elif checkpoint.problem:
+            yield Finding("not durable", name, f"its checkpoint {checkpoint.key}: {checkpoint.problem}")
+        before = digests.setdefault(policy.version, policy.digest)
+        if before != policy.digest:
+            text = f"announced with digest {before[:12]}… and with {policy.digest[:12]}…"
+            yield Finding("version repeated", name, text)
+        if policy.weights_problem:
+            yield Finding("damaged weights", name, policy.weights_problem)
+        elif policy.version == newest and not policy.weights_present:
+            yield Finding("not durable", name, "it is the newest and its weights are gone")
+
+
+def check_coverage(facts: RunFacts, lineage: Sequence[Step]) -> Iterator[Finding]:
+    complete = [checkpoint.step for checkpoint in facts.checkpoints if not checkpoint.problem]
+    last = max(complete, default=-1)
+    for step in lineage:
+        if step.step > last:
+            text = (
+                f"no complete checkpoint covers it; the newest is of step {last}"
+                if complete
+                else "no checkpoint"
+            )
+            yield Finding("not durable", f"step {step.step}", text)
+    announced = max((policy.version for policy in facts.policies), default=-1)
+    if facts.ended and lineage and announced < lineage[-1].policy_version:
+        text = f"the run ended at version {lineage[-1].policy_version}, the newest announced is {announced}"
+        yield Finding("not announced", f"policy {lineage[-1].policy_version}", text)

@@ -1,0 +1,100 @@
+"""What an audit looks at: a run reduced to facts, without I/O.
+
+Invariant: facts are what was found, not what should be: nothing here is corrected, defaulted or left out because it
+is odd. Order is the order of the log (per partition; steps, notices and policies have one partition).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared.contracts import Evaluation, Notice, Step, Verdict
+from shared.telemetry.span_log import SpanRecord
+
+SlotKey = tuple[str, int]
+"""(group id, sample index) within the audited run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFact:
+    group_id: str
+    samples: tuple[int, ...]
+    purpose: str = "train"
+    attempt: int = 1
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFact:
+    """A trajectory."""
+
+    trajectory_id: str
+    slot: SlotKey
+    purpose: str = "train"
+    demonstration: bool = False
+    infrastructure: bool = False
+    """stop_reason `infrastructure`: there was no attempt."""
+    oldest_version: int = -1
+    """Of the tokens that a policy sampled; -1 where none was."""
+    sampled_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFact:
+    trajectory_id: str
+    slot: SlotKey
+    verdict: Verdict
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFact:
+    version: int
+    step: int
+    digest: str
+    checkpoint: str
+    """Key of the checkpoint's folder in the object store."""
+    weights_problem: str = ""
+    """What is wrong with the weights object where it still exists: size or digest."""
+    weights_present: bool = True
+    """Old weights are pruned; those of the newest policy must be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFact:
+    """A folder of checkpoints/<run>/. `problem` is empty where it is complete."""
+
+    key: str
+    step: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFact:
+    service: str
+    origin: str
+    group_id: str = ""
+    error_type: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    run_id: str
+    max_lag: int
+    ended: bool = False
+    tasks: tuple[TaskFact, ...] = ()
+    attempts: tuple[AttemptFact, ...] = ()
+    rewards: tuple[RewardFact, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """Every step record, also those of lineages that a restart gave up."""
+    notices: tuple[Notice, ...] = ()
+    policies: tuple[PolicyFact, ...] = ()
+    checkpoints: tuple[CheckpointFact, ...] = ()
+    dead: tuple[DeadFact, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
+    spans: tuple[SpanRecord, ...] | None = None
+    """None: the run wrote no trace files, and traces are not checked."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Topic → records that the broker no longer has: nothing can be proved about them."""

@@ -1,0 +1,17 @@
+"""One thing that is not as it must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`rule` names the promise that is broken, `subject` what breaks it, `text` how."""
+
+    rule: str
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.subject}: {self.text}"
