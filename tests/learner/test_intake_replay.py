@@ -94,7 +94,11 @@ class Learner:
             return False
         for judged in batch:
             self.intake.resolve(judged.group_id, judged.fates())
-        self.steps.append((self.intake.take_fates(), self.intake.ledger.take()[0]))
+        tokens = self.intake.ledger.take()[0]
+        # A record that is delivered twice counts as a duplicate only if its group is resolved by then, and how far
+        # a learner has read ahead of its steps is chance.
+        tokens.pop("duplicate", None)
+        self.steps.append((self.intake.take_fates(), tokens))
         return True
 
     def checkpoint(self) -> Checkpoint:
