@@ -7,7 +7,7 @@ both still hold the raw record, so that either can be forwarded byte for byte.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from shared.bus.records import Position, RawRecordHeaders, delivery_count, header
 from shared.contracts.base import Message
@@ -18,8 +18,7 @@ from shared.errors import ContractError
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RawRecord:
+class RawRecord(NamedTuple):
     """A record before anyone has looked into it."""
 
     topic: str
