@@ -94,11 +94,7 @@ class Learner:
             return False
         for judged in batch:
             self.intake.resolve(judged.group_id, judged.fates())
-        tokens = self.intake.ledger.take()[0]
-        # A record that is delivered twice counts as a duplicate only if its group is resolved by then, and how far
-        # a learner has read ahead of its steps is chance.
-        tokens.pop("duplicate", None)
-        self.steps.append((self.intake.take_fates(), tokens))
+        self.steps.append((self.intake.take_fates(), self.intake.ledger.take()[0]))
         return True
 
     def checkpoint(self) -> Checkpoint:
@@ -158,6 +154,15 @@ def crashing_run(draw: random.Random, records: list[Record], dynamic: bool) -> L
     return last
 
 
+def training(learner: Learner) -> list[tuple[list[GroupFate], int]]:
+    """What each step trained on. How far a learner reads ahead of a step is chance, and moves only which step
+    books a dropped group and whether a record that is delivered twice is seen before its group is resolved."""
+    return [
+        ([fate for fate in fates if "trained" in fate.fates], tokens.get("trained", 0))
+        for fates, tokens in learner.steps
+    ]
+
+
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32), dynamic=st.booleans())
 def test_crashes_change_nothing(seed: int, dynamic: bool) -> None:
@@ -165,7 +170,7 @@ def test_crashes_change_nothing(seed: int, dynamic: bool) -> None:
     records = topic_contents(draw, groups=draw.randint(1, 8), partitions=draw.randint(1, 3))
     quiet = quiet_run(records, dynamic)
     stormy = crashing_run(draw, records, dynamic)
-    assert stormy.steps == quiet.steps
+    assert training(stormy) == training(quiet)
     slots = Counter(
         (fate.group_id, sample) for fates, _ in stormy.steps for fate in fates for sample in fate.samples
     )
