@@ -13,9 +13,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypeVar
 
 from shared.contracts.reward import Verdict
 from shared.contracts.task import ChatMessage, DomainRef
@@ -42,7 +43,8 @@ class Difficulty(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-D = TypeVar("D", bound=Difficulty)
+D = TypeVar("D", bound=Difficulty, default=Any)
+"""`Domain` alone is a domain of any difficulty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import importlib
 import importlib.metadata
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from shared.domains.base import Domain
 from shared.errors import ConfigError
@@ -40,7 +39,7 @@ def domain_places() -> dict[str, str]:
     return places
 
 
-def load_domain(name: str) -> Domain[Any]:
+def load_domain(name: str) -> Domain:
     """The domain of this name: built in, installed (entry point `temper.domains`), or `module:Class`.
 
     Raises `ConfigError` for a name that nobody declares (nearest name given) and for a place that holds no domain.
@@ -60,9 +59,9 @@ def load_domain(name: str) -> Domain[Any]:
     return domain
 
 
-def load_domains(names: Iterable[str]) -> dict[str, Domain[Any]]:
+def load_domains(names: Iterable[str]) -> dict[str, Domain]:
     """The named domains under their configured name and under the name that their references carry."""
-    found: dict[str, Domain[Any]] = {}
+    found: dict[str, Domain] = {}
     for name in names:
         domain = load_domain(name)
         for key in {name, domain.name}:
@@ -71,16 +70,19 @@ def load_domains(names: Iterable[str]) -> dict[str, Domain[Any]]:
     return found
 
 
-def _load(name: str, place: str) -> Domain[Any]:
+def _load(name: str, place: str) -> Domain:
     module_name, _, attribute = place.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except ImportError as error:
-        raise ConfigError(f"domain {name!r}: {module_name} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise ConfigError(f"domain {name!r}: {module_name} has no {attribute!r}") from error
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"domain {name!r}: {module_name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise ConfigError(f"domain {name!r}: {module_name} has no {attribute!r}")
     if isinstance(found, type) and issubclass(found, Domain):
-        return found()
+        found = found()
     if isinstance(found, Domain):
         return found
     raise ConfigError(

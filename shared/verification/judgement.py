@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from shared.contracts.reward import FAULTS, Verdict
 
+_VERDICTS = frozenset(get_args(Verdict))
 _UNPAID = FAULTS | {"unverifiable"}
 
 
@@ -38,6 +40,13 @@ class Judgement:
     flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.verdict not in _VERDICTS:
+            raise ValueError(f"verdict is {self.verdict!r}: it must be one of {', '.join(sorted(_VERDICTS))}")
+        if not isinstance(self.reason, str) or not all(isinstance(flag, str) for flag in self.flags):
+            raise ValueError(f"reason {self.reason!r} and flags {self.flags!r} must be text")
+        for name, value in self.components.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"component {name!r} is {value!r}: it must be a finite number")
         if self.verdict in _UNPAID:
             if self.reward is not None:
                 raise ValueError(f"verdict {self.verdict!r} carries reward {self.reward}: it must carry none")

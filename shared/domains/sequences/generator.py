@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,13 +16,14 @@ from shared.domains.base import Difficulty
 from shared.domains.draw import Draw
 
 Operation = Literal["sort", "filter", "dedupe", "reverse"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 class SequencesDifficulty(Difficulty):
-    """`length` integers in [0, max_value], and an operation drawn from `operations`."""
+    """`length` integers in [0, max_value], and one operation; `mixed` draws one each time."""
 
     length: int = Field(default=4, ge=2, le=12)
-    operations: tuple[Operation, ...] = Field(default=("sort",), min_length=1, max_length=4)
+    operation: Operation | Literal["mixed"] = "sort"
     max_value: int = Field(default=20, ge=1, le=999)
 
     @model_validator(mode="after")
@@ -44,7 +45,8 @@ class Puzzle:
 
 
 def draw_puzzle(draw: Draw, difficulty: SequencesDifficulty) -> Puzzle:
-    return _MAKERS[draw.choice(difficulty.operations)](draw, difficulty)
+    wanted = difficulty.operation
+    return _MAKERS[draw.choice(OPERATIONS) if wanted == "mixed" else wanted](draw, difficulty)
 
 
 def _different(draw: Draw, difficulty: SequencesDifficulty, count: int) -> list[int]:
@@ -72,7 +74,7 @@ def _filter(draw: Draw, difficulty: SequencesDifficulty) -> Puzzle:
 
 
 def _dedupe(draw: Draw, difficulty: SequencesDifficulty) -> Puzzle:
-    different = _different(draw, difficulty, draw.integer(1, difficulty.length - 1))
+    different = _different(draw, difficulty, draw.integer(difficulty.length // 2, difficulty.length - 1))
     repeats = [draw.choice(different) for _ in range(difficulty.length - len(different))]
     items = draw.shuffled(different + repeats)
     result = tuple(dict.fromkeys(items))

@@ -36,7 +36,7 @@ class IntegerListComparator(Comparator[tuple[int, ...]]):
         if len(items) > MAX_ITEMS:
             return Refusal(f"a list of {len(items)} items: the limit is {MAX_ITEMS}")
         for item in items:
-            if not _ITEM.fullmatch(item) or len(item) > MAX_DIGITS:
+            if not _ITEM.fullmatch(item) or len(item.lstrip("+-")) > MAX_DIGITS:
                 return Refusal(f"{shown(item)} in {shown(text)} is not an integer of the list")
         return tuple(int(item) for item in items)
 

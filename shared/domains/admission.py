@@ -1,0 +1,162 @@
+"""The trial that a domain passes before it is trained on.
+
+Invariant: a domain is admitted only when the oracle passes, doing nothing and every exploit do not, each near
+miss gets its stated verdict, all of it twice and in two processes, and the splits share no question. Checks run
+in the same killable children as in production, so a domain that hangs or crashes is named and not suffered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared.domains.base import HELD_OUT_SEED, Attempt, Domain, Instance, NearMiss, is_held_out
+from shared.domains.registry import load_domain
+from shared.errors import VerificationFault
+from shared.verification.answers import shown
+from shared.verification.children import ChildPool
+
+Trial = Literal["instance", "oracle", "do_nothing", "near_miss", "exploit", "split", "flaky", "fault"]
+_ENOUGH_FINDINGS = 20
+_FAULT = "fault: "
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong: which trial, on which instance, and what was seen."""
+
+    trial: Trial
+    seed: int
+    difficulty: Mapping[str, Any]
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.trial} (seed {self.seed}, difficulty {dict(self.difficulty)}): {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionReport:
+    """What the trial saw. `admitted` is the verdict on the domain."""
+
+    domain: str
+    version: int
+    instances: int
+    distinct: int
+    """Different questions among them."""
+    checks: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def admitted(self) -> bool:
+        return not self.findings
+
+    @property
+    def flaky(self) -> bool:
+        """Some verdict differed between runs of the same check: quarantine."""
+        return any(finding.trial == "flaky" for finding in self.findings)
+
+
+async def admit(
+    name: str,
+    *,
+    difficulties: Sequence[Mapping[str, Any]] = ({},),
+    seeds: int = 16,
+    repeats: int = 2,
+    check_seconds: float = 5.0,
+) -> AdmissionReport:
+    """Try the domain `name` on `seeds` instances of each split at each difficulty.
+
+    Every answer is judged `repeats` times in each of two processes. Ends early after 20 findings. Raises
+    `ConfigError` for an unknown name or an unusable difficulty.
+    """
+    domain = load_domain(name)
+    for difficulty in difficulties:
+        domain.parse_difficulty(difficulty)
+    async with ChildPool([name], children=2) as pool:
+        trial = _Trial(domain, pool, runs=2 * repeats, check_seconds=check_seconds)
+        for difficulty in difficulties:
+            for seed in (*range(seeds), *range(HELD_OUT_SEED, HELD_OUT_SEED + seeds)):
+                if len(trial.findings) < _ENOUGH_FINDINGS:
+                    await trial.run(seed, difficulty)
+    return trial.report()
+
+
+class _Trial:
+    """One domain before its children, and what was found."""
+
+    def __init__(self, domain: Domain, pool: ChildPool, *, runs: int, check_seconds: float) -> None:
+        self._domain = domain
+        self._pool = pool
+        self._runs = runs
+        self._check_seconds = check_seconds
+        self._questions: dict[bool, set[str]] = {False: set(), True: set()}
+        self._instances = 0
+        self._checks = 0
+        self.findings: list[Finding] = []
+
+    async def run(self, seed: int, difficulty: Mapping[str, Any]) -> None:
+        try:
+            instance = self._domain.instance(seed, difficulty)
+            answers = list(_answers(self._domain, instance))
+        except Exception as error:  # noqa: BLE001 - whatever a domain raises is what is reported
+            self.findings.append(Finding("instance", seed, difficulty, f"{type(error).__name__}: {error}"))
+            return
+        self._instances += 1
+        self._questions[is_held_out(seed)].add(instance.identity)
+        for kind, wanted in answers:
+            verdicts = await asyncio.gather(
+                *(self._verdict(instance, wanted.answer) for _ in range(self._runs))
+            )
+            self._checks += self._runs
+            self.findings.extend(_judged(kind, wanted, instance, verdicts))
+
+    async def _verdict(self, instance: Instance, answer: str) -> str:
+        """The verdict, or `fault: …` in words."""
+        try:
+            checked = await self._pool.check(instance.reference(), Attempt(answer), self._check_seconds)
+        except VerificationFault as error:
+            return f"{_FAULT}{error}"
+        return checked.judgement.verdict
+
+    def report(self) -> AdmissionReport:
+        trained, held_out = self._questions[False], self._questions[True]
+        shared = tuple(
+            Finding("split", 0, {}, f"question {shown(question, 120)} is in both splits")
+            for question in sorted(trained & held_out)
+        )
+        return AdmissionReport(
+            domain=self._domain.name,
+            version=self._domain.version,
+            instances=self._instances,
+            distinct=len(trained | held_out),
+            checks=self._checks,
+            findings=(*self.findings, *shared),
+        )
+
+
+def _answers(domain: Domain, instance: Instance) -> Iterator[tuple[Trial, NearMiss]]:
+    yield "oracle", NearMiss(domain.oracle(instance), "passed")
+    yield "do_nothing", NearMiss(domain.do_nothing(instance), "failed")
+    for miss in domain.near_misses(instance):
+        yield "near_miss", miss
+    for exploit in domain.exploits(instance):
+        yield "exploit", exploit
+
+
+def _judged(kind: Trial, wanted: NearMiss, instance: Instance, verdicts: Sequence[str]) -> Iterator[Finding]:
+    """What the verdicts of one answer say against the domain: at most one finding."""
+    what = f"{kind.replace('_', ' ')} {shown(wanted.answer)}" + (f" ({wanted.why})" if wanted.why else "")
+    faults = [verdict for verdict in verdicts if verdict.startswith(_FAULT)]
+    if faults:
+        yield Finding(
+            "fault", instance.seed, instance.difficulty, f"{what}: {faults[0].removeprefix(_FAULT)}"
+        )
+    elif len(set(verdicts)) > 1:
+        seen = ", ".join(sorted(set(verdicts)))
+        detail = f"{what}: verdicts differ between runs: {seen}"
+        yield Finding("flaky", instance.seed, instance.difficulty, detail)
+    elif verdicts[0] != wanted.verdict:
+        detail = f"{what}: verdict {verdicts[0]}, must be {wanted.verdict}"
+        yield Finding(kind, instance.seed, instance.difficulty, detail)

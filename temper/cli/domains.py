@@ -1,0 +1,103 @@
+"""`temper domains`: what can be trained on, and whether it may be.
+
+Invariant: `admit` ends with exit code 0 only for a domain that passed every trial.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="List, show and try domains.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="A known domain, or its place as 'module:Class'.")]
+DifficultyOption = Annotated[str, typer.Option("--difficulty", help="As JSON: '{\"digits\": 3}'.")]
+
+
+@app.command("list")
+def list_domains() -> None:
+    """Every domain that is built in or installed, with its version, cell and difficulty."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from shared.domains.registry import domain_places, load_domain
+
+    table = Table("domain", "version", "cell", "difficulty (default)", "place")
+    for name, place in domain_places().items():
+        domain = load_domain(name)
+        defaults = domain.parse_difficulty({}).model_dump(mode="json")
+        shown = "\n".join(f"{key}: {json.dumps(value)}" for key, value in defaults.items())
+        table.add_row(name, str(domain.version), domain.cell, shown, place)
+    Console().print(table)
+
+
+@app.command()
+def show(
+    name: NameArgument,
+    seed: Annotated[int, typer.Option(help="From 2^40 (1099511627776) on, seeds are held out.")] = 0,
+    difficulty: DifficultyOption = "{}",
+) -> None:
+    """One instance: its question, the right answer, and the answers next to it."""
+    from shared.domains.base import is_held_out
+    from shared.domains.registry import load_domain
+
+    domain = load_domain(name)
+    instance = domain.instance(seed, _parsed(difficulty))
+    split = "held out" if is_held_out(seed) else "training"
+    print(f"{domain.name} version {domain.version}, seed {seed} ({split}), digest {instance.digest()}")
+    for message in instance.messages:
+        print(f"\n[{message.role}]\n{message.content}")
+    print(f"\n[oracle]\n{domain.oracle(instance)}\n\n[near misses]")
+    for miss in (*domain.near_misses(instance), *domain.exploits(instance)):
+        print(f"{miss.verdict:8} {miss.answer[:60]!a}" + (f"  ({miss.why})" if miss.why else ""))
+
+
+@app.command()
+def admit(
+    name: NameArgument,
+    difficulty: Annotated[
+        list[str] | None, typer.Option("--difficulty", help="As JSON: '{\"digits\": 3}'; may be repeated.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Instances of each split at each difficulty.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each check in each of two processes.")] = 2,
+    check_seconds: Annotated[float, typer.Option(min=0.1, help="Budget of one check.")] = 5.0,
+) -> None:
+    """Try a domain: oracle, do-nothing, near misses and exploits get the right verdict, again and again."""
+    import asyncio
+
+    from shared.domains.admission import admit as try_domain
+
+    report = asyncio.run(
+        try_domain(
+            name,
+            difficulties=[_parsed(text) for text in difficulty or ["{}"]],
+            seeds=seeds,
+            repeats=repeats,
+            check_seconds=check_seconds,
+        )
+    )
+    for finding in report.findings:
+        print(finding)
+    verdict = "admitted" if report.admitted else "quarantined: flaky" if report.flaky else "refused"
+    print(
+        f"{report.domain} version {report.version}: {verdict} ({report.instances} instances, "
+        f"{report.distinct} different questions, {report.checks} checks, {len(report.findings)} findings)"
+    )
+    if not report.admitted:
+        raise typer.Exit(1)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    from shared.errors import ConfigError
+
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--difficulty is {text!r}: {error}; give a JSON object such as '{{\"digits\": 3}}'"
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"--difficulty is {text!r}: give a JSON object such as '{{\"digits\": 3}}'")
+    return found
