@@ -165,8 +165,7 @@ class SchedulerService:
         self._run_id = settings.run.name
         self._log = structlog.get_logger()
         self._names = TopicNames(settings.bus.namespace)
-        self._store = ObjectStore(settings.storage_uri)
-        self._producer = TypedProducer(settings, worker_id, self._store)
+        self._producer = TypedProducer(settings, worker_id, ObjectStore(settings.storage_uri))
         self._tracing = Tracing.start(settings, "scheduler", worker_id)
         domains = {declared.name: load_domain(declared.name) for declared in settings.domains}
         self._tasks = TaskBuilder(settings, domains)
@@ -179,11 +178,14 @@ class SchedulerService:
         heartbeat = HeartbeatLoop(
             self._producer, self._names.workers, self._heartbeat, self._settings.telemetry.heartbeat_s
         )
+        leaving = asyncio.Event()
+        beating = asyncio.create_task(heartbeat.run(leaving))
         try:
-            async with heartbeat:
-                await self._recover()
-                await self._loop(stop)
+            await self._recover()
+            await self._loop(stop)
         finally:
+            leaving.set()
+            await beating
             await self._producer.close()
             self._tracing.shutdown()
 
@@ -192,8 +194,10 @@ class SchedulerService:
         for topics in ([self._names.control], [self._names.policies, self._names.steps], self._task_topics()):
             reader = self._reader(topics)
             try:
-                while not await reader.at_end():
+                while True:
                     self._observe_all(await reader.poll(POLL_S, 1000))
+                    if reader.at_end():
+                        break
             finally:
                 await reader.close()
         self._log.info(
@@ -209,7 +213,7 @@ class SchedulerService:
         try:
             while not stop.is_set() and not self._state.ended:
                 self._observe_all(await reader.poll(POLL_S, 1000))
-                if await reader.at_end():
+                if reader.at_end():
                     await self._act(time.time())
                 self._check_progress()
         finally:
@@ -257,7 +261,6 @@ class SchedulerService:
     async def _send(self, task: Task) -> None:
         first = self._state.first_trace.get(task.group_id, "")
         attributes = {
-            "temper.run_id": self._run_id,
             "temper.group_id": task.group_id,
             "temper.task": f"{task.group_id}/{task.attempt}",
             "temper.domain": task.domain.name,
@@ -265,11 +268,11 @@ class SchedulerService:
             "temper.purpose": task.purpose,
         }
         with self._tracing.span(
-            "schedule", parent=None, links=(first,) if first else (), kind="producer", attributes=attributes
+            "schedule", root=True, links=(first,) if first else (), kind="producer", attributes=attributes
         ) as span:
             headers = Headers(attempt=task.attempt, deadline_ms=task.deadline_ms)
             await self._producer.send(self._names.tasks(task.workload, task.priority), task, headers)
-            self._state.first_trace.setdefault(task.group_id, self._tracing.traceparent(span))
+            self._state.first_trace.setdefault(task.group_id, Tracing.traceparent(span))
         self._sent += 1
 
     async def _end(self) -> None:

@@ -7,6 +7,7 @@ has ended, and with the error's code otherwise.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
         app.command(service, help=text)(_command(service))
 
 
-def _command(service: Service) -> object:
+def _command(service: Service) -> Callable[..., None]:
     def command(config: ConfigOption, worker_id: WorkerOption = "") -> None:
         from shared.settings import load_settings
 
@@ -61,7 +62,7 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
     import asyncio
     import signal
 
-    from shared.bus.connect import await_broker
+    from shared.bus.connect import await_broker, await_topics
     from shared.errors import ConfigError
     from shared.telemetry.logging import configure_logging
 
@@ -77,7 +78,8 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await await_broker(settings, check_topics=True)
+        await await_broker(settings.bus)
+        await await_topics(settings)
         await importlib.import_module(f"services.{service}.service").run(settings, worker_id, stop)
 
     asyncio.run(body())

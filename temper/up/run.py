@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 from shared.bus.admin import apply
 from shared.bus.connect import await_broker
@@ -108,15 +109,15 @@ class LocalRun:
             self._processes.start(BROKER, ["broker", "--port", port, "--data", str(data)])
             self._view.line(f"dev broker on {self._bootstrap}, data in {data}")
         try:
-            await self._or_failure(await_broker(self._connected))
+            await self._or_failure(await_broker(self._connected.bus))
             await asyncio.to_thread(apply, self._connected)
             yield
         finally:
             await self._processes.stop(lambda _: True, SLACK_S)
 
-    async def _or_failure(self, work: asyncio.Future[None] | asyncio.Task[None] | object) -> None:
+    async def _or_failure(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`, or raises as soon as a process is given up."""
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        task = asyncio.create_task(work)
         watch = asyncio.create_task(self._processes.failure())
         done, _ = await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         for other in {task, watch} - done:
