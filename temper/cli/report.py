@@ -1,0 +1,95 @@
+"""`temper report runs/<name>`: what a run learnt, and whether that is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from temper.report.summary import Summary
+
+NOT_ENOUGH = 1
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.")],
+    min_pass_rate: Annotated[float, typer.Option(help="Held-out pass rate the last evaluation must have.")] = 0.0,
+    min_gain: Annotated[float, typer.Option(help="By how much it must be above the first evaluation.")] = -1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+) -> None:
+    """Show summary.json as tables; exit code 1 when the run is below what was asked for."""
+    from shared.errors import ConfigError
+    from temper.report.summary import Summary
+
+    path = folder / "summary.json"
+    try:
+        summary = Summary.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; it is written when the run of this folder ends") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a summary: {str(error).splitlines()[0]}") from error
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        _show(summary)
+    complaints = shortfalls(summary, min_pass_rate, min_gain)
+    for complaint in complaints:
+        typer.echo(complaint, err=True)
+    if complaints:
+        raise typer.Exit(NOT_ENOUGH)
+
+
+def shortfalls(summary: Summary, min_pass_rate: float, min_gain: float) -> list[str]:
+    """What the run misses, in words; empty when it is enough."""
+    wanted = min_pass_rate > 0 or min_gain > -1
+    if not wanted:
+        return []
+    if not summary.evaluations:
+        return [f"run {summary.run_id} has no evaluation: nothing can be said of its pass rate"]
+    first, last = (summary.evaluations[i].overall.rate or 0.0 for i in (0, -1))
+    found = []
+    if last < min_pass_rate:
+        found.append(f"held-out pass rate is {last:.0%}, asked for at least {min_pass_rate:.0%}")
+    if last - first < min_gain:
+        found.append(f"held-out pass rate went from {first:.0%} to {last:.0%}, asked for a gain of {min_gain:.0%}")
+    return found
+
+
+def _show(summary: Summary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    held_out = Table(title=f"{summary.run_id}: held-out pass rate", title_justify="left")
+    names = sorted({name for evaluation in summary.evaluations for name in evaluation.domains})
+    for column in ("evaluation", "step", *names, "overall", "95 %"):
+        held_out.add_column(column, justify="left" if column == "evaluation" else "right")
+    for evaluation in summary.evaluations:
+        cells = [evaluation.domains.get(name) for name in names]
+        overall = evaluation.overall
+        held_out.add_row(
+            evaluation.name,
+            str(evaluation.step),
+            *(f"{c.passed}/{c.count}" if c else "" for c in cells),
+            "" if overall.rate is None else f"{overall.rate:.0%}",
+            "" if overall.low is None or overall.high is None else f"{overall.low:.0%}–{overall.high:.0%}",
+        )
+    stages = Table(title="stages", title_justify="left")
+    for column in ("stage", "steps", "trained", "stale", "dropped", "faulted", "tokens trained", "valid/s", "seconds"):
+        stages.add_column(column, justify="left" if column == "stage" else "right")
+    for stage in summary.stages:
+        slots = stage.slots
+        stages.add_row(
+            stage.kind,
+            *map(str, (stage.steps, slots.trained, slots.stale, slots.dropped, slots.faulted)),
+            str(stage.tokens.get("trained", 0)),
+            f"{stage.effective_throughput:.2f}",
+            f"{stage.wall_seconds:.0f}",
+        )
+    console.print(held_out)
+    console.print(stages)
+    console.print(
+        f"effective throughput {summary.effective_throughput:.2f} valid trajectories/s, {summary.wall_seconds:.0f} s in all"
+    )
