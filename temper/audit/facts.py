@@ -93,6 +93,8 @@ class RunFacts:
     policies: tuple[PolicyFact, ...] = ()
     checkpoints: tuple[CheckpointFact, ...] = ()
     dead: tuple[DeadFact, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    """`topic/partition/offset: why` of records that this build cannot read: each must be a dead letter."""
     evaluations: tuple[Evaluation, ...] = ()
     spans: tuple[SpanRecord, ...] | None = None
     """None: the run wrote no trace files, and traces are not checked."""

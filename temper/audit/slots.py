@@ -103,6 +103,11 @@ def check_slots(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
             yield Finding(
                 "no cause", letter.origin or "a dead letter", f"dead.{letter.service} names no cause"
             )
+    origins = {letter.origin for letter in facts.dead}
+    for record in facts.unreadable:
+        position, _, why = record.partition(": ")
+        if position not in origins:
+            yield Finding("silent loss", position, f"it cannot be read ({why}) and is no dead letter")
 
 
 def _name(slot: SlotKey) -> str:

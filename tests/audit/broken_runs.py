@@ -199,6 +199,8 @@ INJECTIONS: dict[str, tuple[str, Injection]] = {
         "not announced", lambda f, r: replace(f, ended=True, policies=f.policies[:1])),
     "a dead letter without a cause": (
         "no cause", lambda f, r: replace(f, dead=(*f.dead, DeadFact("verifier", "temper.rewards/0/1")))),
+    "an unreadable record that nobody buried": (
+        "silent loss", lambda f, r: replace(f, unreadable=("temper.rewards/0/9: no schema",))),
     "records that retention took": ("not readable", lambda f, r: replace(f, unread={"temper.rewards": 7})),
     "a span whose parent is gone": ("trace not connected", _span_gone),
     "a record that lost its context": ("trace not connected", _context_lost),

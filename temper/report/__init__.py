@@ -1,0 +1,1 @@
+"""What a run came to: summary.json and the reward curve."""
