@@ -1,0 +1,216 @@
+"""From judged groups to micro-batches of tensors.
+
+Invariant: the loss of a batch does not depend on how it is cut. Attempts of a group that begin with the same
+tokens are laid into one row: the shared prompt once, every continuation behind it, each blind to the others.
+Rows are padded on the right only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.learner.intake.groups import JudgedGroup
+from services.learner.objectives.aggregation import Denominators, token_weight
+from services.learner.objectives.presets import Objective
+from shared.contracts import Sequence as TokenSequence
+
+Int32 = NDArray[np.int32]
+PADDING = -1
+"""Segment of padding; the shared prefix is segment 0, continuations count from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the loss needs to know of one attempt."""
+
+    trajectory_id: str
+    advantage: float
+    weight: float
+    """Of each of its sampled tokens, from the batch's denominators."""
+    kl: bool
+    """Whether a KL term may act on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What follows the prefix in one sequence, m tokens: the first one was sampled.
+
+    ids int32[m], mask bool[m], logprobs float32[m] of the sampler.
+    """
+
+    ids: Int32
+    mask: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prefix of at least one token, and the branches that continue it."""
+
+    prefix: Int32
+    branches: tuple[Branch, ...]
+
+    @property
+    def length(self) -> int:
+        return self.prefix.size + sum(branch.ids.size for branch in self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An optimizer step's data. `attempts[i]` is what `Branch.attempt == i` refers to."""
+
+    rows: tuple[Row, ...]
+    attempts: tuple[Attempt, ...]
+    denominators: Denominators
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tensors of b rows padded to t tokens, with n sampled tokens in `count` sequences.
+
+    ids, positions int64[b, t]; mask bool[b, 1, t, t], or None where causal attention is right as it is;
+    predictors int64[n]: the flat position (in b·t) whose hidden state predicts each sampled token;
+    targets int64[n]; sampler float32[n]; attempts, rows int64[n].
+    """
+
+    ids: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    predictors: Tensor
+    targets: Tensor
+    sampler: Tensor
+    attempts: Tensor
+    rows: Tensor
+    count: int
+
+
+def assemble(
+    groups: Sequence[JudgedGroup], objective: Objective, row_tokens: int, pack: bool = True
+) -> Batch:
+    """The batch of these groups. Groups without signal count in the denominators and have no rows, unless the
+    objective wants its KL term on them. `row_tokens` bounds a packed row."""
+    slots = [slot for group in groups for slot in group.usable_slots()]
+    lengths = [slot.trajectory.sampled_tokens() for slot in slots]
+    limit = max((slot.trajectory.sampling.max_tokens for slot in slots), default=1)
+    denominators = Denominators(sum(lengths), len(slots), objective.length_constant or limit)
+    kl_everywhere = objective.kl_on_zero_signal and objective.kl_coefficient > 0
+    attempts: list[Attempt] = []
+    rows: list[Row] = []
+    for group in groups:
+        if not group.signal and not kl_everywhere:
+            continue
+        branches = []
+        for index in group.usable:
+            trajectory = group.slots[index].trajectory
+            weight = token_weight(objective.aggregation, trajectory.sampled_tokens(), denominators)
+            attempts.append(
+                Attempt(
+                    trajectory.trajectory_id, group.advantages[index], weight, group.signal or kl_everywhere
+                )
+            )
+            branches += [_branch(sequence, len(attempts) - 1) for sequence in trajectory.sequences]
+        rows += _rows([pair for pair in branches if pair is not None], row_tokens, pack)
+    return Batch(tuple(rows), tuple(attempts), denominators)
+
+
+def _branch(sequence: TokenSequence, attempt: int) -> tuple[Int32, Branch] | None:
+    """(prefix, branch) split before the first sampled token; None for a sequence without one."""
+    mask = sequence.loss_mask.astype(bool)
+    if not mask.any():
+        return None
+    start = int(mask.argmax())
+    # Nothing after the last sampled token is predicted from, so nothing after it is computed.
+    end = mask.size - int(mask[::-1].argmax())
+    ids = sequence.token_ids
+    return ids[:start], Branch(ids[start:end], mask[start:end], sequence.logprobs[start:end], attempt)
+
+
+def _rows(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) -> list[Row]:
+    if not pack:
+        return [Row(prefix, (branch,)) for prefix, branch in pairs]
+    by_prefix: dict[bytes, tuple[Int32, list[Branch]]] = {}
+    for prefix, branch in pairs:
+        by_prefix.setdefault(prefix.tobytes(), (prefix, []))[1].append(branch)
+    rows = []
+    for prefix, branches in by_prefix.values():
+        held: list[Branch] = []
+        for branch in branches:
+            size = prefix.size + sum(other.ids.size for other in held)
+            if held and size + branch.ids.size > row_tokens:
+                rows.append(Row(prefix, tuple(held)))
+                held = []
+            held.append(branch)
+        rows.append(Row(prefix, tuple(held)))
+    return rows
+
+
+def micro_batches(rows: Sequence[Row], padded_tokens: int) -> list[list[Row]]:
+    """Rows sorted by length and cut so that rows × longest stays within `padded_tokens` (a longer row is alone)."""
+    cuts: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: -row.length):
+        if cuts and cuts[-1][0].length * (len(cuts[-1]) + 1) <= padded_tokens:
+            cuts[-1].append(row)
+        else:
+            cuts.append([row])
+    return cuts
+
+
+def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
+    """The tensors of some rows."""
+    width = max(row.length for row in rows)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    positions = np.zeros((len(rows), width), dtype=np.int64)
+    segments = np.full((len(rows), width), PADDING, dtype=np.int32)
+    predictors, targets, sampler, attempts, sequences = [], [], [], [], []
+    count = 0
+    for number, row in enumerate(rows):
+        p = row.prefix.size
+        ids[number, :p], positions[number, :p], segments[number, :p] = row.prefix, np.arange(p), 0
+        at = p
+        for segment, branch in enumerate(row.branches, start=1):
+            m = branch.ids.size
+            ids[number, at : at + m] = branch.ids
+            positions[number, at : at + m] = np.arange(p, p + m)
+            segments[number, at : at + m] = segment
+            # A token is predicted by the one before it; the first of a branch by the prefix's last.
+            before = np.concatenate(([p - 1], np.arange(at, at + m - 1))) + number * width
+            predictors.append(before[branch.mask])
+            targets.append(branch.ids[branch.mask])
+            sampler.append(branch.logprobs[branch.mask])
+            sampled = int(branch.mask.sum())
+            attempts.append(np.full(sampled, branch.attempt))
+            sequences.append(np.full(sampled, count))
+            count += 1
+            at += m
+
+    def tensor(parts: Sequence[NDArray[Any]], dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device=device, dtype=dtype)
+
+    branching = any(len(row.branches) > 1 for row in rows)
+    return MicroBatch(
+        ids=torch.from_numpy(ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        mask=_attention(torch.from_numpy(segments).to(device)) if branching else None,
+        predictors=tensor(predictors, torch.int64),
+        targets=tensor(targets, torch.int64),
+        sampler=tensor(sampler, torch.float32),
+        attempts=tensor(attempts, torch.int64),
+        rows=tensor(sequences, torch.int64),
+        count=count,
+    )
+
+
+def _attention(segments: Tensor) -> Tensor:
+    """bool[b, 1, t, t]: a token sees earlier tokens of the prefix and of its own branch, and itself."""
+    queries, keys = segments.unsqueeze(2), segments.unsqueeze(1)
+    width = segments.shape[1]
+    causal = torch.ones(width, width, dtype=torch.bool, device=segments.device).tril()
+    return (((keys == 0) | (keys == queries)) & causal).unsqueeze(1)

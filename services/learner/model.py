@@ -1,0 +1,178 @@
+"""The policy as the learner holds it: a causal language model, its head apart from its body.
+
+Invariant: the master weights are float32 whatever dtype is served; logits exist only at positions that the loss
+reads. What this module cannot compute exactly it refuses when it loads, not in a loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.learner.batching import MicroBatch
+from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
+from shared.errors import ConfigError, DependencyError
+from shared.settings import LearnerSettings, ModelSettings
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_DEFAULT_POSITIONS = 1 << 20
+
+
+class PolicyModel:
+    """`model` is a Hugging Face causal language model in its master dtype."""
+
+    def __init__(self, model: Any, served: torch.dtype = torch.float32) -> None:
+        self.model = model
+        self.served = served
+        self.head: Any = model.get_output_embeddings()
+        self.body: Any = model.base_model
+        self.vocabulary: int = model.get_input_embeddings().weight.shape[0]
+        self.max_tokens: int = getattr(model.config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
+        self.packs = True
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.model.parameters())).device  # type: ignore[no-any-return]
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Parameters and kept buffers by name; a tied tensor once, under its first name."""
+        out: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                out[name] = tensor.detach()
+        return out
+
+    def published_tensors(self) -> dict[str, Tensor]:
+        """The named tensors in the dtype that is served; float32 ones are the master weights themselves."""
+        return {
+            name: tensor.to(self.served) if tensor.is_floating_point() else tensor
+            for name, tensor in self.named_tensors().items()
+        }
+
+    def hidden(self, batch: MicroBatch) -> Tensor:
+        """[n, width]: the hidden state that predicts each sampled token."""
+        with self._precision():
+            states = self.body(
+                input_ids=batch.ids,
+                attention_mask=batch.mask,
+                position_ids=batch.positions,
+                use_cache=False,
+            ).last_hidden_state
+        picked: Tensor = states.flatten(0, 1).index_select(0, batch.predictors)
+        return picked
+
+    def statistics(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(log-probability with gradient, entropy) of each sampled token: both [n]."""
+        return token_statistics(self.hidden(batch), batch.targets, self._logits)
+
+    def score(self, ids: Tensor) -> Tensor:
+        """float32[t]: log p(token | earlier ones) of one sequence int64[t] in the served precision; 0 first."""
+        with torch.no_grad(), self._precision():
+            logits = self.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1].float()
+        out = torch.zeros(ids.shape[0], dtype=torch.float32)
+        out[1:] = selective_log_softmax(logits, ids[1:]).cpu()
+        return out
+
+    def _logits(self, states: Tensor) -> Tensor:
+        with self._precision():
+            logits: Tensor = self.head(states)
+        return logits
+
+    @contextlib.contextmanager
+    def _precision(self) -> Iterator[None]:
+        if self.served is torch.float32:
+            yield
+        else:
+            with torch.autocast(self.device.type, dtype=self.served):
+                yield
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the accelerator where there is one. Raises `DependencyError` for one that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"learner.device is {name!r}: use auto, cpu, cuda or cuda:<n>") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DependencyError(f"learner.device is {name!r} and there is no such accelerator: use auto or cpu")
+    return device
+
+
+def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
+    """The policy of a Hugging Face folder, ready to train.
+
+    Raises `DependencyError` (folder missing or unreadable, with the mend) and `ConfigError` (an architecture whose
+    logits are not its head applied to its last hidden state).
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    if learner.threads:
+        torch.set_num_threads(learner.threads)
+    folder = Path(model.path)
+    if not (folder / "config.json").is_file():
+        raise DependencyError(
+            f"model.path {model.path!r} holds no config.json: give a Hugging Face folder, "
+            "or make one with `temper models prepare`"
+        )
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise DependencyError(f"model.path {model.path!r} cannot be loaded: {_line(error)}") from error
+    policy = PolicyModel(loaded.to(choose_device(learner.device)).train(), _DTYPES[model.dtype])
+    check_model(policy)
+    return policy
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def check_model(policy: PolicyModel) -> None:
+    """Computes a small input both ways, and finds out whether rows may share their prefix.
+
+    Raises `ConfigError` where splitting body and head changes the logits.
+    """
+    ids = (torch.arange(6, device=policy.device) * 7 + 1).remainder(policy.vocabulary)
+    positions = torch.arange(6, device=policy.device)
+    plain = _probe(policy, ids, positions, None)
+    with torch.no_grad():
+        whole = policy.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+    scale = max(1.0, float(whole.abs().max()))
+    if float((plain - whole).abs().max()) > 1e-3 * scale:
+        raise ConfigError(
+            f"model type {policy.model.config.model_type!r} changes its logits after the head: it cannot be trained here"
+        )
+    # The branches [3, 4, 5] twice behind the prefix [0, 1, 2] must come out as they do alone.
+    packed_ids = torch.cat([ids, ids[3:]])
+    segments = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2], device=policy.device)
+    seen = (segments.unsqueeze(0) == 0) | (segments.unsqueeze(0) == segments.unsqueeze(1))
+    mask = (seen & torch.ones(9, 9, dtype=torch.bool, device=policy.device).tril())[None, None]
+    try:
+        packed = _probe(policy, packed_ids, torch.cat([positions, positions[3:]]), mask)
+        error = float((packed - torch.cat([whole, whole[3:]])).abs().max())
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        error = float("inf")
+    policy.packs = error <= 1e-3 * scale
+
+
+def _probe(policy: PolicyModel, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+    with torch.no_grad():
+        states = policy.body(
+            input_ids=ids.unsqueeze(0),
+            attention_mask=mask,
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+        ).last_hidden_state
+        logits: Tensor = policy.head(states)[0]
+    return logits

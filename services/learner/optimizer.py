@@ -1,0 +1,64 @@
+"""AdamW, its schedule, and its state as named tensors.
+
+Invariant: the state is addressed by parameter name, so that a checkpoint says what it holds and fits only the
+model that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from services.learner.model import PolicyModel
+from shared.errors import StorageError
+from shared.settings import LearnerSettings
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.AdamW:
+    """Matrices decay, vectors (norms, biases) do not. The rate is set before every step."""
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=0.0, betas=settings.betas, fused=True
+    )
+
+
+def learning_rate(peak: float, warmup_steps: int, stage_step: int) -> float:
+    """Of the stage's step number `stage_step` (from 0): linear to `peak` over `warmup_steps`, then constant."""
+    return peak * min(1.0, (stage_step + 1) / (warmup_steps + 1))
+
+
+def optimizer_tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """`exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, `step.<parameter>`; empty before the first step."""
+    out: dict[str, Tensor] = {}
+    for name, parameter in policy.model.named_parameters():
+        state = optimizer.state.get(parameter)
+        if state:
+            out.update({f"{kind}.{name}": state[kind] for kind in _MOMENTS})
+    return out
+
+
+def restore_optimizer(
+    policy: PolicyModel, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Raises `StorageError` when the tensors are those of another model."""
+    optimizer.state.clear()
+    if not tensors:
+        return
+    for name, parameter in policy.model.named_parameters():
+        found = {kind: tensors.get(f"{kind}.{name}") for kind in _MOMENTS}
+        moment = found["exp_avg"]
+        if moment is None or moment.shape != parameter.shape:
+            raise StorageError(f"the checkpoint's optimizer holds no state of {name}: it is of another model")
+        optimizer.state[parameter] = {
+            kind: tensor.to(parameter.device, copy=True)
+            for kind, tensor in found.items()
+            if tensor is not None
+        }
