@@ -1,0 +1,84 @@
+"""An engine without a model: it answers at once, from a function of the prompt.
+
+Invariant: its tokens are certain (log-probability 0), so that a loop that runs on it is measured without a policy,
+and a learner that trained on it would learn nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from services.rollout.engines.base import (
+    EngineLoad,
+    GenerateRequest,
+    Generation,
+    GenerationFault,
+    Ids,
+    Logprobs,
+)
+from shared.contracts import Canary
+
+Answer = Callable[[GenerateRequest], Ids]
+
+
+class InstantEngine:
+    """`answer` gives the token ids of a request, cut at `max_tokens`; `latency_s` is waited before it."""
+
+    def __init__(self, answer: Answer, latency_s: float = 0.0) -> None:
+        self._answer = answer
+        self._latency = latency_s
+        self._version = -1
+        self._served = asyncio.Event()
+        self._running = 0
+        self._sampled = 0
+        self._closed = False
+
+    @classmethod
+    def fixed(cls, token_ids: Ids, latency_s: float = 0.0) -> InstantEngine:
+        """The same tokens for every prompt."""
+        return cls(lambda request: token_ids, latency_s)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self._running += 1
+        try:
+            await self._served.wait()
+            if self._latency:
+                await asyncio.sleep(self._latency)
+        finally:
+            self._running -= 1
+        if self._closed:
+            raise GenerationFault("the engine was closed while this request ran")
+        token_ids = np.asarray(self._answer(request), dtype=np.int32)[: request.max_tokens]
+        self._sampled += len(token_ids)
+        return Generation(
+            token_ids=token_ids,
+            logprobs=np.zeros(len(token_ids), dtype=np.float32),
+            versions=((len(token_ids), self._version),),
+            stop_reason="stop" if int(token_ids[-1]) in request.stop_ids else "length",
+        )
+
+    async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
+        """Takes the number; there are no weights that could be wrong."""
+        self._version = version
+        self._served.set()
+
+    async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
+        return np.zeros(len(token_ids), dtype=np.float32)
+
+    def capacity(self) -> EngineLoad:
+        return EngineLoad(
+            max_batch=1 << 16,
+            running=self._running,
+            waiting=0,
+            version=self._version,
+            sampled_tokens=self._sampled,
+            decode_steps=0,
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        self._served.set()

@@ -1,0 +1,189 @@
+"""The `transformers` engine: one thread, one model, one batch across all tasks.
+
+Invariant: the model, its batch and its weights are touched by the decode thread alone; a command (request, new
+policy, score) takes effect between two decode steps; without attested weights nothing is decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.rollout.engines.admission import Admission
+from services.rollout.engines.base import (
+    EngineLoad,
+    GenerateRequest,
+    Generation,
+    GenerationFault,
+    Ids,
+    Logprobs,
+    RequestTooLongError,
+    check_canary,
+)
+from services.rollout.engines.batch import Batch
+from services.rollout.engines.decoder import Decoder, load_model
+from shared.contracts import Canary
+from shared.settings import Settings
+
+# When idle, so long is waited for the rest of a group: its samples are submitted one after another, and share a
+# prompt that is then read once.
+_GATHER_S = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A future of an event loop, settled from another thread."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def done(self, value: Any) -> None:
+        self._settle(self.future.set_result, value)
+
+    def failed(self, error: Exception) -> None:
+        self._settle(self.future.set_exception, error)
+
+    def gone(self) -> bool:
+        return self.future.cancelled() or self.loop.is_closed()
+
+    def _settle(self, settle: Callable[[Any], None], value: Any) -> None:
+        def unless_gone() -> None:
+            if not self.future.done():
+                settle(value)
+
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(unless_gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """`run` is called by the decode thread; what it raises goes to `reply`."""
+
+    run: Callable[[], None]
+    reply: _Reply
+
+
+class TransformersEngine:
+    """See `Engine`. `decoder` is given away: nobody else may touch it from here on."""
+
+    def __init__(self, decoder: Decoder, max_batch: int, max_batch_tokens: int) -> None:
+        self._decoder = decoder
+        self._limit = min(max_batch_tokens, decoder.max_length)
+        self._max_batch = max_batch
+        self._batch = Batch(decoder, Admission(max_batch, max_batch_tokens), time.monotonic)
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._attested = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="decode", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, settings: Settings) -> TransformersEngine:
+        """Loads the model of the settings: seconds, so call it in a thread. Raises as `load_model`."""
+        import torch
+
+        rollout = settings.rollout
+        if rollout.threads:
+            torch.set_num_threads(rollout.threads)
+        model = load_model(settings.model.path, settings.model.dtype, rollout.device)
+        return cls(Decoder(model, rollout.max_batch), rollout.max_batch, rollout.max_batch_tokens)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        if request.tokens > self._limit:
+            raise RequestTooLongError(
+                f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
+                f"{self._limit}, the smaller of the model's context and rollout.max_batch_tokens"
+            )
+        if not len(request.prompt_ids) or int(request.prompt_ids.max()) >= self._decoder.vocabulary:
+            raise GenerationFault(
+                f"request {request.request_id}: the prompt is empty or holds an id outside the vocabulary of "
+                f"{self._decoder.vocabulary}: tokenizer and model do not belong together"
+            )
+        reply = self._reply()
+        self._send(_Command(lambda: self._batch.submit(request, reply), reply))
+        generation: Generation = await reply.future
+        return generation
+
+    async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
+        reply = self._reply()
+        self._send(_Command(lambda: self._swap(weights, version, canary, reply), reply))
+        await reply.future
+
+    async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
+        reply = self._reply()
+        self._send(_Command(lambda: reply.done(self._decoder.score(token_ids, lengths)), reply))
+        scored: Logprobs = await reply.future
+        return scored
+
+    def capacity(self) -> EngineLoad:
+        batch = self._batch
+        return EngineLoad(
+            max_batch=self._max_batch,
+            running=len(batch.rows),
+            waiting=batch.waiting,
+            version=batch.version if self._attested else -1,
+            sampled_tokens=batch.sampled_tokens,
+            decode_steps=batch.steps,
+        )
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._commands.put(None)
+            self._thread.join()
+
+    def _reply(self) -> _Reply:
+        loop = asyncio.get_running_loop()
+        return _Reply(loop, loop.create_future())
+
+    def _send(self, command: _Command) -> None:
+        if self._closed or not self._thread.is_alive():
+            raise GenerationFault("the engine is closed: it takes no more requests")
+        self._commands.put(command)
+
+    def _swap(self, weights: Path, version: int, canary: Canary | None, reply: _Reply) -> None:
+        self._attested = False
+        self._decoder.load(weights)
+        if canary is not None:
+            check_canary(canary, self._decoder.score(canary.token_ids, canary.lengths), version)
+        self._batch.version = version
+        self._attested = True
+        reply.done(None)
+
+    def _loop(self) -> None:
+        """The decode thread. An error of a step fails the rows that were in it and the loop goes on."""
+        while self._obey():
+            if not self._attested:
+                continue
+            try:
+                self._batch.advance()
+            except Exception as error:  # noqa: BLE001 - every error must reach those who wait
+                self._batch.fail_all(GenerationFault(f"a decode step failed: {error}"))
+        self._batch.fail_all(GenerationFault("the engine was closed while this request ran"))
+        while not self._commands.empty():
+            left = self._commands.get()
+            if left is not None:
+                left.reply.failed(GenerationFault("the engine was closed before this request ran"))
+
+    def _obey(self) -> bool:
+        """Runs what was commanded since the last step; waits while there is nothing to decode. False at the end."""
+        busy = self._attested and bool(self._batch.rows or self._batch.waiting)
+        timeout: float | None = 0.0 if busy else None
+        while True:
+            try:
+                command = self._commands.get(block=timeout != 0.0, timeout=timeout)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            try:
+                command.run()
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                command.reply.failed(error)
+            timeout = 0.0 if busy else _GATHER_S
