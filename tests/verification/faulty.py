@@ -66,6 +66,11 @@ def _sleep() -> Judgement:
     return Judgement.passed()
 
 
+def _slow() -> Judgement:
+    time.sleep(1.0)
+    return Judgement.passed()
+
+
 def _crash() -> Judgement:
     os.kill(os.getpid(), signal.SIGSEGV)
     return Judgement.passed()
@@ -112,6 +117,7 @@ BEHAVIOURS: Mapping[str, Callable[[], Any]] = {
     "spin": _spin,
     "sleep": _sleep,
     "busy": _busy,
+    "slow": _slow,
     "crash": _crash,
     "exit": _exit,
     "leave": _leave,
