@@ -13,6 +13,7 @@ from temper.audit.durability import check_coverage, check_policies
 from temper.audit.facts import RunFacts
 from temper.audit.finding import Finding
 from temper.audit.lineage import surviving
+from temper.audit.losses import check_losses
 from temper.audit.slots import PENDING, check_slots, slot_book
 from temper.audit.traces import check_traces
 from temper.audit.training import check_steps, check_training
@@ -46,6 +47,7 @@ def check(facts: RunFacts) -> Audit:
     findings = (
         *_check_unread(facts),
         *check_slots(facts, book),
+        *check_losses(facts, book),
         *check_steps(lineage),
         *check_training(facts, lineage, book),
         *check_policies(facts),

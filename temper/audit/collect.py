@@ -7,11 +7,13 @@ letter). Bodies are dropped as soon as their facts are taken: a trajectory costs
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from shared.bus.delivery import RawRecord
 from shared.bus.records import header
-from shared.bus.topics import SERVICES, TopicNames
+from shared.bus.subscriptions import retry_topics
+from shared.bus.topics import SERVICES, WORKING_SERVICES, TopicNames
 from shared.contracts import Control, Evaluation, Notice, Policy, Reward, Step, Task, Trajectory
 from shared.contracts.base import Message
 from shared.errors import ContractError, StorageError
@@ -21,6 +23,7 @@ from shared.telemetry.span_log import SpanRecord, read_spans
 from temper.audit.checkpoints import read_checkpoints, read_policies
 from temper.audit.facts import AttemptFact, DeadFact, RewardFact, RunFacts, TaskFact
 from temper.audit.log import TopicLog
+from temper.audit.progress import Progress, read_progress
 
 
 @dataclass
@@ -35,16 +38,24 @@ class _Gathered:
     evaluations: list[Evaluation] = field(default_factory=list)
     policies: list[Policy] = field(default_factory=list)
     dead: list[DeadFact] = field(default_factory=list)
+    waiting: set[str] = field(default_factory=set)
+    """Origins of records that wait in a retry topic."""
     unreadable: list[str] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
     ended: bool = False
 
-    def take(self, message: Message, record: RawRecord) -> None:
+    def take(self, message: Message, record: RawRecord, progress: Progress) -> None:
+        where = record.position
         match message:
             case Task():
-                self.tasks.append(_task(message, header(record.headers, "traceparent")))
+                finished = progress.finished("rollout", where)
+                traceparent = header(record.headers, "traceparent")
+                self.tasks.append(
+                    replace(_task(message, traceparent), position=str(where), finished=finished)
+                )
             case Trajectory():
-                self.attempts.append(_attempt(message))
+                finished = progress.finished("verifier", where)
+                self.attempts.append(replace(_attempt(message), position=str(where), finished=finished))
             case Reward():
                 slot = (message.slot.group_id, message.slot.sample_index)
                 self.rewards.append(RewardFact(message.trajectory_id, slot, message.verdict, message.reward))
@@ -58,6 +69,14 @@ class _Gathered:
                 self.policies.append(message)
             case Control():
                 self.ended = self.ended or message.kind == "end"
+
+    def unfinish(self) -> None:
+        """A record that was committed because it went to a retry topic or the dead letters is not done."""
+        elsewhere = self.waiting | {letter.origin for letter in self.dead}
+        self.tasks = [replace(t, finished=t.finished and t.position not in elsewhere) for t in self.tasks]
+        self.attempts = [
+            replace(a, finished=a.finished and a.position not in elsewhere) for a in self.attempts
+        ]
 
 
 def collect(settings: Settings, *, digests: bool = True) -> RunFacts:
@@ -98,33 +117,54 @@ def audited_topics(settings: Settings) -> tuple[str, ...]:
         names.policies,
         names.control,
         *(names.dead(service) for service in SERVICES),
+        *_retry_topics(settings),
     )
+
+
+def _retry_topics(settings: Settings) -> dict[str, str]:
+    """Topic → the service that reads it."""
+    return {topic: service for service in WORKING_SERVICES for topic in retry_topics(settings, service)}
 
 
 def _read_topics(settings: Settings, store: ObjectStore) -> _Gathered:
     names, run = TopicNames(settings.bus.namespace), settings.run.name
-    dead = {names.dead(service): service for service in SERVICES}
-    compacted = {names.policies, names.control}
+    failures = {names.dead(service): service for service in SERVICES}
+    retries = _retry_topics(settings)
+    progress = read_progress(settings)
     gathered = _Gathered()
     with TopicLog(settings, audited_topics(settings), store) as log:
-        for (topic, _), first in log.first.items():
-            if first and topic not in compacted:
-                gathered.unread[topic] += first
+        gathered.unread = _gone(log.first, {names.policies, names.control, *retries})
         for record in log.records():
-            owner = header(record.headers, "run_id")
-            if owner not in (run, ""):
+            if header(record.headers, "run_id") not in (run, ""):
                 continue
-            if record.topic in dead:
-                gathered.dead.append(_dead(dead[record.topic], record))
-                continue
-            try:
-                message = log.message(record)
-            except (ContractError, StorageError) as error:
-                gathered.unreadable.append(f"{record.position}: {error}")
-                continue
-            if getattr(message, "run_id", run) == run:
-                gathered.take(message, record)
+            if record.topic in failures:
+                gathered.dead.append(_dead(failures[record.topic], record))
+            elif record.topic in retries:
+                if not progress.finished(retries[record.topic], record.position):
+                    gathered.waiting.add(header(record.headers, "origin"))
+            else:
+                _take(gathered, log, record, run, progress)
+    gathered.unfinish()
     return gathered
+
+
+def _take(gathered: _Gathered, log: TopicLog, record: RawRecord, run: str, progress: Progress) -> None:
+    try:
+        message = log.message(record)
+    except (ContractError, StorageError) as error:
+        gathered.unreadable.append(f"{record.position}: {error}")
+        return
+    if getattr(message, "run_id", run) == run:
+        gathered.take(message, record, progress)
+
+
+def _gone(first: Mapping[tuple[str, int], int], expected: set[str]) -> Counter[str]:
+    """Records before the first that is left, by topic; topics in `expected` lose old ones by design."""
+    gone: Counter[str] = Counter()
+    for (topic, _), offset in first.items():
+        if topic not in expected:
+            gone[topic] += offset
+    return gone
 
 
 def _spans(settings: Settings) -> tuple[SpanRecord, ...] | None:

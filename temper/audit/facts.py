@@ -23,6 +23,10 @@ class TaskFact:
     purpose: str = "train"
     attempt: int = 1
     traceparent: str = ""
+    position: str = ""
+    """`topic/partition/offset` of its record."""
+    finished: bool = False
+    """Rollout committed it: no retry of it waits and it is no dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,9 @@ class AttemptFact:
     oldest_version: int = -1
     """Of the tokens that a policy sampled; -1 where none was."""
     sampled_tokens: int = 0
+    position: str = ""
+    finished: bool = False
+    """The verifier committed it: no retry of it waits and it is no dead letter."""
 
 
 @dataclass(frozen=True, slots=True)

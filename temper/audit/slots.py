@@ -59,7 +59,7 @@ def slot_book(facts: RunFacts, lineage: Sequence[Step]) -> SlotBook:
         for group in notice.groups
         for index, fate in zip(group.samples, group.fates, strict=True)
     }
-    dead = {letter.group_id for letter in facts.dead if letter.group_id}
+    dead = _dead_slots(facts)
     attempted = {attempt.slot for attempt in facts.attempts}
     judged = {reward.slot for reward in facts.rewards}
     fates: dict[SlotKey, str] = {}
@@ -68,11 +68,18 @@ def slot_book(facts: RunFacts, lineage: Sequence[Step]) -> SlotBook:
             fates[slot] = bookings[slot][-1].fate
         elif slot in noticed:
             fates[slot] = noticed[slot]
-        elif slot[0] in dead:
+        elif slot in dead:
             fates[slot] = "dead-lettered"
         else:
             fates[slot] = PENDING[(slot in attempted) + (slot in attempted and slot in judged)]
     return SlotBook(fates, bookings)
+
+
+def _dead_slots(facts: RunFacts) -> set[SlotKey]:
+    """Slots of the tasks and attempts that dead letters were made from."""
+    slots = {task.position: tuple((task.group_id, index) for index in task.samples) for task in facts.tasks}
+    slots |= {attempt.position: (attempt.slot,) for attempt in facts.attempts}
+    return {slot for letter in facts.dead for slot in slots.get(letter.origin, ())}
 
 
 def scheduled(facts: RunFacts) -> set[SlotKey]:

@@ -174,9 +174,26 @@ def _context_lost(facts: RunFacts, rng: random.Random) -> RunFacts | None:
     return replace(facts, spans=spans)
 
 
+def _task_swallowed(facts: RunFacts, rng: random.Random) -> RunFacts:
+    """Its offset is committed, and nothing came of it."""
+    buried = {letter.origin for letter in facts.dead}
+    tasks = tuple(replace(task, finished=task.position not in buried) for task in facts.tasks)
+    return replace(facts, tasks=tasks)
+
+
+def _reward_swallowed(facts: RunFacts, rng: random.Random) -> RunFacts:
+    """The verifier committed an attempt of a group that is not resolved, and gave no reward."""
+    resolved = {group.group_id for step in surviving(facts.steps) for group in step.groups}
+    resolved |= {group.group_id for notice in facts.notices for group in notice.groups}
+    kept = tuple(reward for reward in facts.rewards if reward.slot[0] in resolved)
+    return replace(facts, rewards=kept)
+
+
 INJECTIONS: dict[str, tuple[str, Injection]] = {
     "a group trained in two steps": ("trained twice", _trained_again),
     "a slot trained and dropped": ("booked twice", _dropped_again),
+    "a task that rollout swallowed": ("lost", _task_swallowed),
+    "an attempt that the verifier swallowed": ("lost", _reward_swallowed),
     "a booked slot that no task has": ("never scheduled", _task_gone),
     "a trained trajectory that is in no topic": ("trained without a trajectory", _without_attempt),
     "a trained trajectory without a reward": ("trained without a reward", _without_reward),

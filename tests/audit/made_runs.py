@@ -102,7 +102,10 @@ class MadeRun:
             self._span(trace, root, "", "schedule", "scheduler", **{"temper.group_id": group_id})
         )
         parent = f"00-{trace}-{root}-01"
-        self.tasks.append(TaskFact(group_id, tuple(range(self.group_size)), traceparent=parent))
+        where = f"tasks/0/{self.made}"
+        self.tasks.append(
+            TaskFact(group_id, tuple(range(self.group_size)), traceparent=parent, position=where)
+        )
         if attempted:
             for index in range(self.group_size):
                 self._attempt(group_id, index, len(self.policies))
@@ -137,7 +140,12 @@ class MadeRun:
         trajectory_id = f"t{len(self.attempts)}"
         oldest = max(0, number - 1 - self.rng.randint(0, self.max_lag))
         made = AttemptFact(
-            trajectory_id, (group_id, index), oldest_version=oldest, sampled_tokens=self.rng.randint(1, 9)
+            trajectory_id,
+            (group_id, index),
+            oldest_version=oldest,
+            sampled_tokens=self.rng.randint(1, 9),
+            position=f"trajectories/0/{len(self.attempts)}",
+            finished=True,
         )
         self.attempts.append(made)
         passed = self.rng.random() < 0.5
@@ -177,14 +185,16 @@ def made_run(seed: int, steps: int, *, restart: int | None = None, traced: bool 
     run.schedule()
     run.schedule(attempted=True)
     dead = run.schedule()
+    buried = run.tasks[-1].position
     noticed = run.schedule(attempted=True)
     fates: tuple[Fate, ...] = ("stale",) * run.group_size
     repeated = rng.sample(run.attempts, k=min(3, len(run.attempts)))
+    run.tasks = [replace(t, finished=t.group_id in {a.slot[0] for a in run.attempts}) for t in run.tasks]
     return run.facts(
         attempts=(*run.attempts, *repeated),
         rewards=(*run.rewards, *rng.sample(run.rewards, k=min(3, len(run.rewards)))),
         steps=(*run.steps, *run.steps[-1:]),
-        dead=(DeadFact("rollout", "temper.tasks/0/3", dead, "ValueError", "bad task"),),
+        dead=(DeadFact("rollout", buried, dead, "ValueError", "bad task"),),
         notices=(Notice(run_id=RUN, groups=(
             GroupFate(group_id=noticed, samples=tuple(range(run.group_size)), fates=fates),)),),
     )  # fmt: skip

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 from typer import Typer
 from typer.testing import CliRunner, Result
 
 from shared.bus import admin
+from shared.bus.commit_notes import Range, encode_ahead
 from shared.bus.devbroker.running import RunningBroker
 from shared.bus.devbroker.settings import DevBrokerSettings
 from shared.bus.producer import TypedProducer
+from shared.bus.records import Position
+from shared.bus.subscriptions import group_name
 from shared.bus.topics import TopicNames
 from shared.contracts import (
     Canary,
@@ -69,7 +74,7 @@ class SmallRun:
 
     async def write(self) -> None:
         await self.publish(0)
-        sent = await self.schedule()
+        sent, _ = await self.schedule()
         rewards = [await self.attempt(sent, index) for index in range(2)]
         with self.tracing["learner"].span("step", root=True, attributes={"temper.step": 1}) as step:
             link = Tracing.traceparent(step)
@@ -92,15 +97,15 @@ class SmallRun:
         await self.foreign()
         await self.producer.close()
 
-    async def schedule(self) -> Headers:
+    async def schedule(self, group_id: str = GROUP) -> tuple[Headers, Position]:
         task = Task(
-            run_id=self.run_id, group_id=GROUP, stage="rl", stage_index=0, domain=DOMAIN, workload="single_turn",
+            run_id=self.run_id, group_id=group_id, stage="rl", stage_index=0, domain=DOMAIN, workload="single_turn",
             priority="normal", purpose="train", messages=(), sampling=Sampling(samples=2, group_size=2),
         )  # fmt: skip
-        with self.tracing["scheduler"].span("schedule", attributes={"temper.group_id": GROUP}):
+        with self.tracing["scheduler"].span("schedule", attributes={"temper.group_id": group_id}):
             sent = inject(Headers())
-            await self.producer.send(self.names.tasks("single_turn", "normal"), task)
-        return sent
+            where = await self.producer.send(self.names.tasks("single_turn", "normal"), task)
+        return sent, where
 
     async def attempt(self, task: Headers, index: int) -> tuple[Headers, str]:
         slot, trajectory_id = Slot(run_id=self.run_id, group_id=GROUP, sample_index=index), f"t{index}"
@@ -223,6 +228,33 @@ def test_a_state_that_was_changed_is_not_complete(folder: Path):
     result = run_audit(folder, "--json")
     assert rules(result) == {"not durable"}
     assert "hashes to" in result.output and "not readable" in result.output
+
+
+async def swallow(settings: Settings, retried: bool) -> None:
+    """Rollout notes a task as finished ahead of its offset, and no trajectory comes of it."""
+    run = SmallRun(settings)
+    _, where = await run.schedule("0-rl-0000001")
+    if retried:
+        retry = run.names.retries("rollout", settings.bus.retry_delays_s[0])
+        await run.producer.send_raw(retry, b"0-rl-0000001", b"{}", [("origin", str(where).encode())])
+    await run.producer.close()
+    consumer = KafkaConsumer(
+        group_id=group_name(settings, "rollout"), bootstrap_servers=settings.bus.bootstrap_servers
+    )
+    notes = encode_ahead(0, [Range(where.offset, where.offset + 1)]) if where.offset else ""
+    place = TopicPartition(where.topic, where.partition)
+    committed = 0 if where.offset else 1
+    consumer.commit({place: OffsetAndMetadata(committed, notes, -1)})
+    consumer.close()
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_task_that_was_committed_and_came_to_nothing_is_lost(folder: Path, retried: bool):
+    with connected(run_settings(folder)) as settings:
+        asyncio.run(swallow(settings, retried))
+    result = run_audit(folder, "--json")
+    assert rules(result) == (set() if retried else {"lost"})
+    assert json.loads(result.output)["fates"] == {"trained": 2, "queued": 2}
 
 
 def test_a_running_broker_is_used(folder: Path):
