@@ -12,11 +12,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from shared.telemetry.span_log import SpanRecord
 
 NOT_RUN = "not run: Jaeger: set TEMPER_TOOLS_HOME, or JAEGER_QUERY_URL and OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -60,6 +62,23 @@ class Jaeger:
             if len(found) >= spans or time.monotonic() > until:
                 return found
             time.sleep(0.1)
+
+
+def differences(collector: Jaeger, spans: Iterable[SpanRecord]) -> list[str]:
+    """What the collector has not, or otherwise, of a run's ended spans (its trace files); empty when all arrived."""
+    traces: dict[str, dict[str, str]] = {}
+    for span in spans:
+        if span.end_ns is not None:
+            traces.setdefault(span.trace_id, {})[span.span_id] = span.parent_span_id
+    found = []
+    for trace_id, wanted in traces.items():
+        arrived = {s["spanID"]: parent_of(s) for s in collector.trace_when(trace_id, len(wanted))}
+        found += [
+            f"trace {trace_id}: span {span_id} has parent {arrived.get(span_id, '(not arrived)')!r}, not {parent!r}"
+            for span_id, parent in wanted.items()
+            if arrived.get(span_id) != parent
+        ]
+    return found
 
 
 def parent_of(span: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from shared.errors import ConfigError
 from shared.telemetry.propagation import inject, traceparent_of
 from shared.telemetry.span_log import read_spans
 from shared.telemetry.tracing import Tracing
-from tests.telemetry.jaeger import NOT_RUN, Jaeger, available, free_ports, jaeger, parent_of
+from tests.telemetry.jaeger import NOT_RUN, Jaeger, available, differences, free_ports, jaeger, parent_of
 from tests.telemetry.run_settings import run_settings
 
 SERVICES = ("scheduler", "rollout", "verifier", "learner")
@@ -64,7 +65,11 @@ def test_every_trace_arrives_connected(collector: Jaeger, tmp_path: Path, monkey
         assert [span["operationName"] for span in spans if parent_of(span) not in ids] == ["schedule"]
     step_spans = collector.trace_when(f"{step.get_span_context().trace_id:032x}", 1)
     assert {tag["key"]: tag["value"] for tag in step_spans[0]["tags"]}["bad"] == "\\ud800"
-    assert len(read_spans(settings.run_folder / "traces").spans) == 200 * 14 + 1
+    written = read_spans(settings.run_folder / "traces").spans
+    assert len(written) == 200 * 14 + 1
+    assert differences(collector, written) == []
+    absent = replace(written[0], span_id="f" * 16)
+    assert "not arrived" in differences(collector, [absent])[0]
 
 
 @pytest.mark.parametrize("listening", [False, True], ids=["nobody listens", "accepts and never answers"])
