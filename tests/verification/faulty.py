@@ -109,7 +109,7 @@ def _descriptors() -> Judgement:
 
 
 def _environment() -> Judgement:
-    return Judgement.partial(0.5, " ".join(sorted(os.environ)))
+    return Judgement.partial(0.5, " ".join(name for name in os.environ if "SECRET" in name))
 
 
 BEHAVIOURS: Mapping[str, Callable[[], Any]] = {
