@@ -1,22 +1,23 @@
 """What the object store holds of a run's policies.
 
-Invariant: a checkpoint counts as complete only where its manifest is there and every file it lists that is not
-pruned by design has the listed size and digest. State and manifest are never pruned.
+Invariant: a checkpoint counts as complete only where its manifest is there and its state hashes to it (neither is
+ever pruned); what else the manifest lists is there as it was written, is gone, or is named as damaged.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from shared.contracts import Policy
 from shared.errors import DigestMismatchError, StorageError
 from shared.storage import ObjectStore
 from temper.audit.facts import CheckpointFact, PolicyFact
 
-MANIFEST, STATE = "manifest.json", "state.json"
+MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "weights.safetensors"
 
 
 def checkpoint_key(uri: str, run_id: str) -> str:
@@ -26,62 +27,64 @@ def checkpoint_key(uri: str, run_id: str) -> str:
     return marker + tail if found else head + tail
 
 
-def read_checkpoints(store: ObjectStore, run_id: str) -> tuple[CheckpointFact, ...]:
-    """Every checkpoint folder of the run, by step."""
-    prefix = f"checkpoints/{run_id}/"
-    keys = store.list(prefix)
-    folders = sorted({key.removeprefix(prefix).split("/", 1)[0] for key in keys if key.count("/") > 2})
+def policy_facts(announced: Iterable[Policy], run_id: str) -> tuple[PolicyFact, ...]:
+    """One fact for every distinct announcement (a restored version is announced again)."""
     return tuple(
-        CheckpointFact(
-            key=prefix + name,
-            step=int(name) if name.isdecimal() else -1,
-            problem=_problem(store, prefix + name, set(keys)) if name.isdecimal() else "its name is no step",
+        dict.fromkeys(
+            PolicyFact(p.version, p.step, p.weights.sha256, checkpoint_key(p.checkpoint_uri, run_id))
+            for p in announced
         )
-        for name in folders
     )
 
 
-def _problem(store: ObjectStore, folder: str, keys: set[str]) -> str:
+def read_checkpoints(store: ObjectStore, run_id: str, *, digests: bool) -> tuple[CheckpointFact, ...]:
+    """Every checkpoint folder of the run, by step. `digests`: hash the large files that are still there."""
+    prefix = f"checkpoints/{run_id}/"
+    keys = set(store.list(prefix))
+    folders = sorted({key.removeprefix(prefix).split("/", 1)[0] for key in keys})
+    return tuple(_read(store, prefix + name, keys, digests) for name in folders if name.isdecimal())
+
+
+def _read(store: ObjectStore, key: str, keys: set[str], digests: bool) -> CheckpointFact:
+    step = int(key.rsplit("/", 1)[1])
     for name in (MANIFEST, STATE):
-        if f"{folder}/{name}" not in keys:
-            return f"it has no {name}: it was never completed"
+        if f"{key}/{name}" not in keys:
+            return CheckpointFact(key, step, f"it has no {name}: it was never completed")
     try:
-        manifest = json.loads(store.get_bytes(store.uri_of(f"{folder}/{MANIFEST}")))
-        digest = manifest["files"][STATE]["sha256"]
-        store.get_bytes(store.uri_of(f"{folder}/{STATE}"), digest)
+        files = _files(store, key)
+        store.get_bytes(store.uri_of(f"{key}/{STATE}"), files[STATE])
+        weights = files[WEIGHTS]
     except (ValueError, KeyError, TypeError) as error:
-        return f"its {MANIFEST} is not readable: {type(error).__name__}: {error}"
+        return CheckpointFact(key, step, f"its {MANIFEST} is not readable: {type(error).__name__}: {error}")
     except StorageError as error:
-        return str(error)
-    return ""
+        return CheckpointFact(key, step, str(error))
+    large = {name: digest for name, digest in files.items() if name != STATE}
+    present = {name: digest for name, digest in large.items() if f"{key}/{name}" in keys}
+    return CheckpointFact(
+        key=key,
+        step=step,
+        weights_digest=weights,
+        pruned=tuple(name for name in large if name not in present),
+        damaged=_damaged(store, key, present) if digests else (),
+    )
 
 
-def read_policies(
-    store: ObjectStore, run_id: str, announced: Iterable[Policy], *, digests: bool
-) -> tuple[PolicyFact, ...]:
-    """One fact for every distinct announcement. `digests`: hash the weights that are still there."""
-    distinct = {(p.version, p.weights.sha256, p.checkpoint_uri): p for p in announced}
-    facts = []
-    for policy in distinct.values():
-        key = checkpoint_key(policy.weights.uri, run_id)
-        present = store.exists(key)
-        facts.append(
-            PolicyFact(
-                version=policy.version,
-                step=policy.step,
-                digest=policy.weights.sha256,
-                checkpoint=checkpoint_key(policy.checkpoint_uri, run_id),
-                weights_present=present,
-                weights_problem=_weights_problem(store, key, policy) if present and digests else "",
-            )
-        )
-    return tuple(facts)
+def _files(store: ObjectStore, key: str) -> dict[str, str]:
+    """Digest by file name, of the manifest."""
+    manifest: Any = json.loads(store.get_bytes(store.uri_of(f"{key}/{MANIFEST}")))
+    return {str(name): str(entry["sha256"]) for name, entry in manifest["files"].items()}
 
 
-def _weights_problem(store: ObjectStore, key: str, policy: Policy) -> str:
-    with tempfile.TemporaryDirectory() as cache:
-        try:
-            store.fetch(store.uri_of(key), policy.weights.sha256, Path(cache))
-        except DigestMismatchError as error:
-            return str(error)
-    return ""
+def _damaged(store: ObjectStore, key: str, files: Mapping[str, str]) -> tuple[str, ...]:
+    found = []
+    for name, digest in files.items():
+        with tempfile.TemporaryDirectory(prefix="temper-audit-") as cache:
+            try:
+                store.fetch(store.uri_of(f"{key}/{name}"), digest, Path(cache))
+            except DigestMismatchError as error:
+                found.append(str(error))
+            except StorageError:
+                if store.exists(f"{key}/{name}"):
+                    raise
+                # A learner at work pruned it after it was listed.
+    return tuple(found)

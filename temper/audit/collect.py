@@ -20,7 +20,7 @@ from shared.errors import ContractError, StorageError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.span_log import SpanRecord, read_spans
-from temper.audit.checkpoints import read_checkpoints, read_policies
+from temper.audit.checkpoints import policy_facts, read_checkpoints
 from temper.audit.facts import AttemptFact, DeadFact, RewardFact, RunFacts, TaskFact
 from temper.audit.log import TopicLog
 from temper.audit.progress import Progress, read_progress
@@ -97,8 +97,8 @@ def collect(settings: Settings, *, digests: bool = True) -> RunFacts:
         steps=tuple(gathered.steps),
         notices=tuple(gathered.notices),
         evaluations=tuple(gathered.evaluations),
-        policies=read_policies(store, run, gathered.policies, digests=digests),
-        checkpoints=read_checkpoints(store, run),
+        policies=policy_facts(gathered.policies, run),
+        checkpoints=read_checkpoints(store, run, digests=digests),
         dead=tuple(gathered.dead),
         unreadable=tuple(gathered.unreadable),
         spans=_spans(settings),

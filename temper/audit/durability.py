@@ -1,8 +1,8 @@
 """Only durable policies were published.
 
-Invariant checked: every announced policy has its complete checkpoint; a version never meant two sets of weights;
-weights that are there hash to what was announced; every step is covered by a checkpoint; a run that ended announced
-the policy of its last step.
+Invariant checked: every announced policy has its complete checkpoint with the announced weights; a version never
+meant two sets of weights; files that are there hash to their manifest; the newest checkpoint can be resumed; every
+step is covered by a checkpoint; a run that ended announced the policy of its last step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,28 @@ def check_policies(facts: RunFacts) -> Iterator[Finding]:
             yield Finding("not durable", name, f"its checkpoint {policy.checkpoint} does not exist")
         elif checkpoint.problem:
             yield Finding("not durable", name, f"its checkpoint {checkpoint.key}: {checkpoint.problem}")
+        elif checkpoint.weights_digest != policy.digest:
+            text = f"announced {policy.digest[:12]}…, its checkpoint holds {checkpoint.weights_digest[:12]}…"
+            yield Finding("not durable", name, text)
+        elif policy.version == newest and checkpoint.pruned:
+            yield Finding(
+                "not durable", name, f"it is the newest and has lost {', '.join(checkpoint.pruned)}"
+            )
         before = digests.setdefault(policy.version, policy.digest)
         if before != policy.digest:
             text = f"announced with digest {before[:12]}… and with {policy.digest[:12]}…"
             yield Finding("version repeated", name, text)
-        if policy.weights_problem:
-            yield Finding("damaged weights", name, policy.weights_problem)
-        elif policy.version == newest and not policy.weights_present:
-            yield Finding("not durable", name, "it is the newest and its weights are gone")
+
+
+def check_checkpoints(facts: RunFacts) -> Iterator[Finding]:
+    complete = [checkpoint for checkpoint in facts.checkpoints if not checkpoint.problem]
+    for checkpoint in facts.checkpoints:
+        for text in checkpoint.damaged:
+            yield Finding("damaged checkpoint", checkpoint.key, text)
+    newest = max(complete, key=lambda checkpoint: checkpoint.step, default=None)
+    if newest is not None and newest.pruned:
+        text = f"it is the newest and cannot be resumed: {', '.join(newest.pruned)} is gone"
+        yield Finding("not durable", newest.key, text)
 
 
 def check_coverage(facts: RunFacts, lineage: Sequence[Step]) -> Iterator[Finding]:

@@ -57,24 +57,29 @@ class RewardFact:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFact:
+    """An announcement."""
+
     version: int
     step: int
     digest: str
     checkpoint: str
     """Key of the checkpoint's folder in the object store."""
-    weights_problem: str = ""
-    """What is wrong with the weights object where it still exists: size or digest."""
-    weights_present: bool = True
-    """Old weights are pruned; those of the newest policy must be there."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFact:
-    """A folder of checkpoints/<run>/. `problem` is empty where it is complete."""
+    """A folder of checkpoints/<run>/."""
 
     key: str
     step: int
     problem: str = ""
+    """Why it is not complete; empty where it is."""
+    weights_digest: str = ""
+    """Of its manifest."""
+    pruned: tuple[str, ...] = ()
+    """Files of its manifest that are no longer there. Weights and optimizer of old checkpoints may be."""
+    damaged: tuple[str, ...] = ()
+    """What is wrong with files that are there."""
 
 
 @dataclass(frozen=True, slots=True)

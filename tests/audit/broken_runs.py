@@ -136,12 +136,11 @@ def _digest_changed(facts: RunFacts, rng: random.Random) -> RunFacts:
     return replace(facts, policies=(*facts.policies, again))
 
 
-def _weights(**changes: object) -> Injection:
+def _newest_checkpoint(**changes: object) -> Injection:
     def inject(facts: RunFacts, rng: random.Random) -> RunFacts:
-        newest = max(facts.policies, key=lambda p: p.version)
-        return replace(
-            facts, policies=tuple(replace(p, **changes) if p == newest else p for p in facts.policies)
-        )
+        newest = max(facts.checkpoints, key=lambda c: c.step)
+        changed = tuple(replace(c, **changes) if c == newest else c for c in facts.checkpoints)
+        return replace(facts, checkpoints=changed)
 
     return inject
 
@@ -210,8 +209,9 @@ INJECTIONS: dict[str, tuple[str, Injection]] = {
     "a policy with a torn checkpoint": ("not durable", _checkpoint_torn),
     "a step before its checkpoint": ("not durable", _step_without_checkpoint),
     "a version with two digests": ("version repeated", _digest_changed),
-    "weights that hash to something else": ("damaged weights", _weights(weights_problem="hashes to 0")),
-    "the newest weights gone": ("not durable", _weights(weights_present=False)),
+    "weights that hash to something else": ("damaged checkpoint", _newest_checkpoint(damaged=("hashes to 0",))),
+    "the newest weights gone": ("not durable", _newest_checkpoint(pruned=("weights.safetensors",))),
+    "other weights in the checkpoint": ("not durable", _newest_checkpoint(weights_digest="e" * 64)),
     "an ended run that never announced its policy": (
         "not announced", lambda f, r: replace(f, ended=True, policies=f.policies[:1])),
     "a dead letter without a cause": (

@@ -157,7 +157,8 @@ class MadeRun:
     def _publish(self, number: int) -> None:
         key = f"checkpoints/{RUN}/{number:08d}"
         if all(checkpoint.key != key for checkpoint in self.checkpoints):
-            self.checkpoints.append(CheckpointFact(key, number))
+            self.checkpoints = [replace(c, pruned=("weights.safetensors",)) for c in self.checkpoints]
+            self.checkpoints.append(CheckpointFact(key, number, weights_digest=f"{number:064x}"))
         self.policies.append(PolicyFact(number, number, f"{number:064x}", key))
 
     def _grow(self, trace: str, parent: str, name: str, service: str, trajectory: str | None) -> str:

@@ -216,8 +216,8 @@ def test_broken_promises_on_disk_are_found(folder: Path):
     (folder / "traces" / "rollout-0.jsonl").unlink()
     result = run_audit(folder, "--json")
     assert result.exit_code == 1
-    assert rules(result) == {"damaged weights", "not durable", "trace not connected"}
-    assert "damaged weights" not in rules(run_audit(folder, "--json", "--no-digests"))
+    assert rules(result) == {"damaged checkpoint", "not durable", "trace not connected"}
+    assert "damaged checkpoint" not in rules(run_audit(folder, "--json", "--no-digests"))
     text = run_audit(folder)
     assert text.exit_code == 1 and "findings" in text.output and "policy 0" in text.output
 
