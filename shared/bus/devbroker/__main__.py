@@ -11,16 +11,12 @@ from pydantic import ValidationError
 
 from shared.bus.devbroker.broker import Broker
 from shared.bus.devbroker.files import replace_file
-from shared.bus.devbroker.server import serve
+from shared.bus.devbroker.server import NOTICE, serve
 from shared.bus.devbroker.settings import DevBrokerError, DevBrokerSettings, FlushPolicy
-
-_NOTICE = (
-    "This is a development broker: one node, no replication, no security. Use Apache Kafka in production."
-)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="devbroker", description=_NOTICE)
+    parser = argparse.ArgumentParser(prog="devbroker", description=NOTICE)
     parser.add_argument("--port", type=int, required=True, help="0 picks a free port")
     parser.add_argument("--data", type=Path, required=True, help="folder for topics and offsets")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -55,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     def on_ready(broker: Broker) -> None:
         address = f"{settings.host}:{broker.port}"
         print(f"devbroker: serving Kafka clients on {address}, data in {settings.data_dir}", flush=True)
-        print(f"devbroker: {_NOTICE}", flush=True)
+        print(f"devbroker: {NOTICE}", flush=True)
         if parsed.ready_file is not None:
             replace_file(parsed.ready_file, address.encode())
 

@@ -176,7 +176,10 @@ def _decompressed(codec: int, payload: bytes) -> bytes:
     if codec == 0:
         return payload
     decode = {GZIP: gzip_decode, SNAPPY: snappy_decode, LZ4: lz4_decode, ZSTD: zstd_decode}[codec]
-    return bytes(decode(payload))
+    try:
+        return bytes(decode(payload))
+    except Exception as fault:
+        raise Refusal(Code.CORRUPT_MESSAGE, f"the batch cannot be decompressed: {fault}") from fault
 
 
 def rebuilt(batch: Buffer, kept: list[Record]) -> bytes:
@@ -188,6 +191,7 @@ def rebuilt(batch: Buffer, kept: list[Record]) -> bytes:
     payload = b"".join(record.raw for record in kept)
     attributes = header.attributes & ~CODEC_MASK
     fixed = header._replace(
+        max_timestamp=max((record.timestamp for record in kept), default=-1),
         batch_length=HEADER_BYTES - LENGTH_BYTES + len(payload),
         attributes=attributes,
         record_count=len(kept),

@@ -7,8 +7,10 @@ import asyncio
 
 import structlog
 
+from shared.bus.devbroker import compaction
 from shared.bus.devbroker.broker import Broker
 from shared.bus.devbroker.log import PartitionLog
+from shared.errors import TemperError
 
 
 class Chores:
@@ -23,7 +25,7 @@ class Chores:
             for log in self._broker.topics.all_logs():
                 try:
                     await self._care_for(log)
-                except OSError as fault:
+                except (OSError, TemperError) as fault:
                     structlog.get_logger().error(
                         "devbroker.chore_failed", log=str(log.folder), reason=str(fault)
                     )
@@ -32,3 +34,12 @@ class Chores:
         now = self._broker.clock()
         log.producers.expire(now - self._broker.settings.producer_id_expiration_ms)
         log.apply_retention(now)
+        history = compaction.History.load(log.folder)
+        plan = compaction.plan(log, history, now)
+        if plan is None:
+            return
+        results = await asyncio.to_thread(compaction.run, plan, log.policy.segment_bytes)
+        if not log.folder.exists():
+            return  # the topic was deleted meanwhile
+        compaction.swap(log, results)
+        history.with_pass(plan, now, log.policy.delete_retention_ms).store(log.folder)

@@ -13,7 +13,16 @@ from typing import Any
 import structlog
 
 from shared.bus.devbroker.codes import Code, Refusal
-from shared.bus.devbroker.groups import Due, Group, GroupState, JoinAnswer, JoinRequest, Member, SyncAnswer
+from shared.bus.devbroker.group_messages import (
+    Due,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    SyncAnswer,
+    SyncRequest,
+)
+from shared.bus.devbroker.groups import Group
 from shared.bus.devbroker.offsets import GroupStore
 from shared.bus.devbroker.settings import DevBrokerSettings
 
@@ -43,7 +52,7 @@ class GroupCoordinator:
             timer.cancel()
         self._timers.clear()
 
-    # -- requests --------------------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         low, high = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
@@ -60,21 +69,12 @@ class GroupCoordinator:
         assert isinstance(answer, JoinAnswer)
         return answer
 
-    async def sync(
-        self,
-        group_id: str,
-        member: tuple[str, str | None, int],
-        protocol: tuple[str | None, str | None],
-        assignments: dict[str, bytes],
-    ) -> SyncAnswer:
-        """`member` is (member id, instance id, generation); `protocol` is (type, name)."""
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         group = self._groups.get(group_id)
         if group is None:
             return SyncAnswer(Code.UNKNOWN_MEMBER_ID)
         waiting: asyncio.Future[JoinAnswer | SyncAnswer] = asyncio.get_running_loop().create_future()
-        member_id, instance_id, generation = member
-        due = group.sync(waiting, member_id, instance_id, generation, protocol, assignments, self._clock())
-        self._deliver(group, due)
+        self._deliver(group, group.sync(waiting, request, self._clock()))
         answer = await waiting
         assert isinstance(answer, SyncAnswer)
         return answer
@@ -101,7 +101,7 @@ class GroupCoordinator:
             return Code.NONE if generation < 0 else Code.UNKNOWN_MEMBER_ID
         return group.may_commit(member_id, instance_id, generation, self._clock())
 
-    # -- administration --------------------------------------------------------------------------------------------
+    # -- administration -------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | None:
         """The group, an empty one if it has left only offsets, or None."""
@@ -129,7 +129,7 @@ class GroupCoordinator:
         if timer is not None:
             timer.cancel()
 
-    # -- driving ---------------------------------------------------------------------------------------------------
+    # -- driving --------------------------------------------------------------------------------------------
 
     def _new_group(self, group_id: str) -> Group:
         def new_member_id(stem: str) -> str:

@@ -165,7 +165,7 @@ def refuse_fetch(request: Any, code: Code) -> Any:
     )
 
 
-# -- ListOffsets -------------------------------------------------------------------------------------------------------
+# -- ListOffsets -------------------------------------------------------------------------------------------
 
 _OffsetTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 _OffsetPartition = _OffsetTopic.ListOffsetsPartitionResponse
@@ -223,7 +223,7 @@ def refuse_list_offsets(request: Any, code: Code) -> Any:
     )
 
 
-# -- OffsetForLeaderEpoch ----------------------------------------------------------------------------------------------
+# -- OffsetForLeaderEpoch ----------------------------------------------------------------------------------
 
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _EpochPartition = _EpochTopic.EpochEndOffset

@@ -21,7 +21,7 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(temporary, path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 

@@ -7,87 +7,20 @@ Source: KIP-62 (session and rebalance timeouts), KIP-345 (static members), KIP-3
 https://kafka.apache.org/protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
 
 from shared.bus.devbroker.codes import Code
-
-Token = object
-
-
-class GroupState(StrEnum):
-    """Names as DescribeGroups gives them."""
-
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-
-
-class JoinRequest(NamedTuple):
-    """What JoinGroup asks for. Timeouts in milliseconds; `protocols` in order of preference."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    must_know_member_id: bool = True
-    may_skip_assignment: bool = False
-
-
-class JoinAnswer(NamedTuple):
-    code: Code
-    member_id: str = ""
-    generation: int = -1
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str = ""
-    members: tuple[tuple[str, str | None, bytes], ...] = ()
-    skip_assignment: bool = False
-
-
-class SyncAnswer(NamedTuple):
-    code: Code
-    assignment: bytes = b""
-    protocol_type: str | None = None
-    protocol: str | None = None
-
-
-class Due(NamedTuple):
-    """An answer for a request that waited (or that was just made)."""
-
-    token: Token
-    answer: JoinAnswer | SyncAnswer
-
-
-@dataclass
-class Member:
-    """One member; `deadline` is when its session ends unless it is heard of."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    deadline: float
-    assignment: bytes = b""
-    join_token: Token | None = None
-    sync_token: Token | None = None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
-
-    @property
-    def waits(self) -> bool:
-        return self.join_token is not None or self.sync_token is not None
+from shared.bus.devbroker.group_messages import (
+    Due,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    SyncAnswer,
+    SyncRequest,
+    Token,
+)
 
 
 @dataclass
@@ -109,7 +42,7 @@ class Group:
     join_not_before: float = 0.0
     sync_deadline: float = 0.0
 
-    # -- JoinGroup -------------------------------------------------------------------------------------------------
+    # -- JoinGroup ------------------------------------------------------------------------------------------
 
     def join(self, token: Token, request: JoinRequest, now: float) -> list[Due]:
         """Take a member in, or tell why not. Static members keep their place under a new member id."""
@@ -134,9 +67,9 @@ class Group:
         if others and not names & self._common_protocols(others):
             return Code.INCONSISTENT_GROUP_PROTOCOL
         if request.member_id:
-            if request.instance_id is not None and request.instance_id in self.instances:
-                if self.instances[request.instance_id] != request.member_id:
-                    return Code.FENCED_INSTANCE_ID
+            instance = request.instance_id
+            if instance is not None and self.instances.get(instance, request.member_id) != request.member_id:
+                return Code.FENCED_INSTANCE_ID
             if request.member_id not in self.members and request.member_id not in self.pending:
                 return Code.UNKNOWN_MEMBER_ID
         return None
@@ -246,7 +179,7 @@ class Group:
     def _member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
         return tuple((m.member_id, m.instance_id, m.metadata(self.protocol)) for m in self.members.values())
 
-    # -- rebalancing -----------------------------------------------------------------------------------------------
+    # -- rebalancing ----------------------------------------------------------------------------------------
 
     def _start_rebalance(self, now: float) -> list[Due]:
         due: list[Due] = []
@@ -322,23 +255,13 @@ class Group:
                 votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=lambda name: votes[name], default=None)
 
-    # -- SyncGroup -------------------------------------------------------------------------------------------------
+    # -- SyncGroup ------------------------------------------------------------------------------------------
 
-    def sync(
-        self,
-        token: Token,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        protocol: tuple[str | None, str | None],
-        assignments: dict[str, bytes],
-        now: float,
-    ) -> list[Due]:
-        """Take the leader's assignment and hand each member its part. `protocol` is (type, name), None if unsaid."""
-        code = self.check_member(member_id, instance_id, generation)
-        if code is Code.NONE and (
-            protocol[0] not in (None, self.protocol_type) or protocol[1] not in (None, self.protocol)
-        ):
+    def sync(self, token: Token, request: SyncRequest, now: float) -> list[Due]:
+        """Take the leader's assignment and hand each member its part."""
+        member_id = request.member_id
+        code = self.check_member(member_id, request.instance_id, request.generation)
+        if code is Code.NONE and not self._agrees(request):
             code = Code.INCONSISTENT_GROUP_PROTOCOL
         if code is Code.NONE and self.state is GroupState.PREPARING:
             code = Code.REBALANCE_IN_PROGRESS
@@ -352,9 +275,15 @@ class Group:
         if member.sync_token is not None:
             due.append(Due(member.sync_token, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
         member.sync_token = token
-        return due + (self._distribute(assignments, now) if member_id == self.leader else [])
+        return due + (self._distribute(request.assignments, now) if member_id == self.leader else [])
 
-    def _distribute(self, assignments: dict[str, bytes], now: float) -> list[Due]:
+    def _agrees(self, request: SyncRequest) -> bool:
+        return request.protocol_type in (None, self.protocol_type) and request.protocol in (
+            None,
+            self.protocol,
+        )
+
+    def _distribute(self, assignments: Mapping[str, bytes], now: float) -> list[Due]:
         due: list[Due] = []
         self.state = GroupState.STABLE
         for member in self.members.values():
@@ -368,7 +297,7 @@ class Group:
     def _synced(self, member: Member) -> SyncAnswer:
         return SyncAnswer(Code.NONE, member.assignment, self.protocol_type, self.protocol)
 
-    # -- Heartbeat, OffsetCommit, LeaveGroup -----------------------------------------------------------------------
+    # -- Heartbeat, OffsetCommit, LeaveGroup ----------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> Code:
         """NONE for a member of the current generation, else the code that says what is wrong."""
@@ -433,7 +362,7 @@ class Group:
         member.join_token = member.sync_token = None
         return due
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time -----------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When `tick` has to be called next, or None while nothing is pending."""

@@ -16,7 +16,8 @@ from kafka.protocol.consumer import (
 from shared.bus.devbroker.broker import Broker
 from shared.bus.devbroker.caller import Caller
 from shared.bus.devbroker.codes import Code, Refusal
-from shared.bus.devbroker.groups import Group, GroupState, JoinRequest
+from shared.bus.devbroker.group_messages import GroupState, JoinRequest, SyncRequest
+from shared.bus.devbroker.groups import Group
 
 _DescribedGroup = DescribeGroupsResponse.DescribedGroup
 _DescribedMember = _DescribedGroup.DescribedGroupMember
@@ -73,9 +74,14 @@ async def sync_group(broker: Broker, caller: Caller, request: Any) -> Any:
     """Wait until the leader has said who gets what."""
     answer = await broker.groups.sync(
         request.group_id,
-        (request.member_id, request.group_instance_id, request.generation_id),
-        (request.protocol_type, request.protocol_name),
-        {part.member_id: part.assignment for part in request.assignments},
+        SyncRequest(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+            assignments={part.member_id: part.assignment for part in request.assignments},
+        ),
     )
     return SyncGroupResponse(
         error_code=answer.code,
@@ -114,7 +120,7 @@ async def leave_group(broker: Broker, caller: Caller, request: Any) -> Any:
     )
 
 
-# -- administration ----------------------------------------------------------------------------------------------------
+# -- administration ----------------------------------------------------------------------------------------
 
 
 async def describe_groups(broker: Broker, caller: Caller, request: Any) -> Any:

@@ -23,7 +23,7 @@ from shared.bus.devbroker.batches import (
     stamped,
 )
 from shared.bus.devbroker.codes import Code, Refusal
-from shared.bus.devbroker.files import replace_file
+from shared.bus.devbroker.files import replace_file, sync_folder
 from shared.bus.devbroker.producers import ProducerLedger
 from shared.bus.devbroker.segment import NO_TIMESTAMP, SUFFIX, Segment, segment_path
 from shared.bus.devbroker.topic_configs import LogPolicy
@@ -55,16 +55,17 @@ class PartitionLog:
         self.segments: list[Segment] = []
         self.producers = ProducerLedger()
         self.listeners: set[Callable[[], None]] = set()
-        self.cleaned_until = 0  # offset below which compaction has been
         self._unflushed: set[Path] = set()
 
-    # -- opening ---------------------------------------------------------------------------------------------------
+    # -- opening --------------------------------------------------------------------------------------------
 
     def open(self, was_clean: bool, now_ms: int) -> None:
         """Load or create the folder. After an unclean stop every CRC is checked, otherwise the last segment's."""
         log = structlog.get_logger()
         self.folder.mkdir(parents=True, exist_ok=True)
         paths = sorted(self.folder.glob(f"*{SUFFIX}"))
+        for leftover in self.folder.glob("*.cleaned"):
+            leftover.unlink()  # a compaction that was stopped before its result was put in place
         for index, path in enumerate(paths):
             segment = Segment(path, int(path.stem))
             if self.segments and segment.base_offset < self.end_offset:
@@ -104,7 +105,7 @@ class PartitionLog:
     def active(self) -> Segment:
         return self.segments[-1]
 
-    # -- appending -------------------------------------------------------------------------------------------------
+    # -- appending ------------------------------------------------------------------------------------------
 
     def append(self, records: Buffer, now_ms: int) -> Appended:
         """Check and write one batch; a repeated idempotent batch is answered with its first offsets.
@@ -166,7 +167,7 @@ class PartitionLog:
         path.touch()
         self.segments.append(Segment(path, base_offset))
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     def check_in_range(self, offset: int) -> None:
         if not self.start_offset <= offset <= self.end_offset:
@@ -227,7 +228,7 @@ class PartitionLog:
         largest = max((segment.max_timestamp for segment in self.segments), default=NO_TIMESTAMP)
         return None if largest == NO_TIMESTAMP else self.offset_for_time(largest)
 
-    # -- deleting --------------------------------------------------------------------------------------------------
+    # -- deleting -------------------------------------------------------------------------------------------
 
     def delete_before(self, offset: int) -> int:
         """Forget everything below `offset` (-1: everything); returns the new start offset."""
@@ -273,11 +274,23 @@ class PartitionLog:
         self._unflushed.discard(gone.path)
         gone.delete()
 
+    def replace_segments(self, old: list[Segment], cleaned: Path) -> None:
+        """Put a cleaned file in the place of neighbouring closed segments; the order makes a stop halfway harmless."""
+        at = self.segments.index(old[0])
+        replacement = Segment(old[0].path, old[0].base_offset)
+        cleaned.replace(replacement.path)
+        for _ in replacement.recover(check_crc=False):
+            pass
+        for segment in old[1:]:
+            segment.delete()
+        sync_folder(self.folder)
+        self.segments[at : at + len(old)] = [replacement]
+
     def _set_start(self, offset: int) -> None:
         replace_file(self.folder / _START_OFFSET_FILE, str(offset).encode())
         self.start_offset = offset
 
-    # -- flushing --------------------------------------------------------------------------------------------------
+    # -- flushing -------------------------------------------------------------------------------------------
 
     def take_unflushed(self) -> set[Path]:
         """The files that were written since the last call."""

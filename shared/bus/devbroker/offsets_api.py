@@ -77,7 +77,7 @@ def _commit_answer(answers: list[tuple[Any, list[tuple[int, Code]]]]) -> Any:
     )
 
 
-# -- OffsetFetch -------------------------------------------------------------------------------------------------------
+# -- OffsetFetch -------------------------------------------------------------------------------------------
 
 _Single = OffsetFetchResponse.OffsetFetchResponseTopic
 _Grouped = OffsetFetchResponse.OffsetFetchResponseGroup
@@ -167,7 +167,7 @@ def refuse_offset_fetch(request: Any, code: Code) -> Any:
     )
 
 
-# -- OffsetDelete ------------------------------------------------------------------------------------------------------
+# -- OffsetDelete ------------------------------------------------------------------------------------------
 
 _DeleteTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 _DeletePartition = _DeleteTopic.OffsetDeleteResponsePartition

@@ -73,7 +73,7 @@ class RunningBroker:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as failure:  # handed to the thread that started or stops the broker
+        except BaseException as failure:  # noqa: BLE001 - handed to the thread that started or stops the broker
             self._failure = failure
             self._ready.set()
 

@@ -15,6 +15,9 @@ from shared.bus.devbroker.chores import Chores
 from shared.bus.devbroker.connection import Connection
 from shared.bus.devbroker.settings import DevBrokerError, DevBrokerSettings, FlushPolicy
 
+NOTICE = (
+    "This is a development broker: one node, no replication, no security. Use Apache Kafka in production."
+)
 _STREAM_BYTES = 4 * 1024 * 1024
 
 
@@ -63,6 +66,9 @@ class Server:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await (
+            asyncio.get_running_loop().shutdown_default_executor()
+        )  # a flush or compaction that is under way
 
 
 async def serve_until(
@@ -81,7 +87,15 @@ async def serve_until(
         broker.close()
 
 
-def serve(settings: DevBrokerSettings, on_ready: Callable[[Broker], None] = lambda broker: None) -> None:
+def log_ready(broker: Broker) -> None:
+    """Say where the broker listens, and what it is not for."""
+    address = f"{broker.settings.host}:{broker.port}"
+    structlog.get_logger().warning(
+        "devbroker.ready", address=address, data=str(broker.settings.data_dir), notice=NOTICE
+    )
+
+
+def serve(settings: DevBrokerSettings, on_ready: Callable[[Broker], None] = log_ready) -> None:
     """Run a broker in this process until SIGTERM or SIGINT. Raises DevBrokerError when it can't start."""
     _raise_descriptor_limit()
 

@@ -10,7 +10,6 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from shared.bus.devbroker.codes import Code, Refusal
 from shared.bus.devbroker.files import replace_file
@@ -78,7 +77,7 @@ class TopicCatalogue:
     def all_logs(self) -> list[PartitionLog]:
         return list(self._logs.values())
 
-    # -- looking up ------------------------------------------------------------------------------------------------
+    # -- looking up -----------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Topic:
         """Raises Refusal with INVALID_TOPIC or UNKNOWN_TOPIC_OR_PARTITION; topics are never made by being asked for."""
@@ -110,7 +109,7 @@ class TopicCatalogue:
             )
         return log
 
-    # -- changing --------------------------------------------------------------------------------------------------
+    # -- changing -------------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -176,7 +175,7 @@ class TopicCatalogue:
     def policy(self, topic: Topic) -> LogPolicy:
         return self.configs.policy(topic.overrides)
 
-    # -- storing ---------------------------------------------------------------------------------------------------
+    # -- storing --------------------------------------------------------------------------------------------
 
     def _adopt(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
