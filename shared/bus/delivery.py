@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from shared.bus.records import Position, RawRecordHeaders, delivery_count, header
+from shared.bus.records import DELIVERY, Position, RawRecordHeaders, delivery_count
 from shared.contracts.base import Message
 from shared.contracts.codec import decode
 from shared.contracts.headers import Headers
@@ -113,28 +113,48 @@ class Undecodable:
     error: ContractError
 
 
-def claim_ticket(record: RawRecord) -> str:
-    """The claim-check ticket of a record; empty where its body travels in it."""
-    return header(record.headers, "claim")
+_NUMBERS = frozenset({"attempt", "policy_version", "not_before_ms", "deadline_ms"})
 
 
-def decode_record(record: RawRecord, body: bytes | None = None) -> Delivery[Message]:
-    """`body` replaces the record's own value (a redeemed claim).
+class Envelope(NamedTuple):
+    """What the bus itself needs of a record's headers, read in one pass."""
 
-    Raises `ContractError` for anything that cannot be read: no schema, unknown schema or version, bad body, headers
-    with numbers that are none.
-    """
-    raw = record.value if body is None else body
-    schema = header(record.headers, "schema")
+    schema: str
+    claim: str
+    """The claim-check ticket; empty where the body travels in the record."""
+    attempt: int
+    numbers: bool
+    """Whether there are headers that must hold integers."""
+
+
+def open_envelope(record: RawRecord) -> Envelope:
+    """Raises `ContractError` for a record without schema or with a delivery count that is none."""
+    schema = claim = ""
+    attempt, numbers = 1, False
+    for name, value in record.headers:
+        if name == "schema":
+            schema = (value or b"").decode("utf-8", "backslashreplace")
+        elif name == "claim":
+            claim = (value or b"").decode("utf-8", "backslashreplace")
+        elif name == DELIVERY:
+            attempt = delivery_count([(name, value)])
+        elif name in _NUMBERS:
+            numbers = True
     if not schema:
         raise ContractError(f"record {record.position} has no schema header: a foreign producer wrote it")
+    return Envelope(schema, claim, attempt, numbers)
+
+
+def decode_record(record: RawRecord, envelope: Envelope, body: bytes | None = None) -> Delivery[Message]:
+    """`body` replaces the record's own value (a redeemed claim).
+
+    Raises `ContractError` for anything that cannot be read: unknown schema or version, bad body, headers with numbers
+    that are none.
+    """
+    raw = record.value if body is None else body
     if raw is None:
         raise ContractError(f"record {record.position} has no body")
-    message = decode(schema, raw)
-    delivery = Delivery(message, record, delivery_count(record.headers))
-    if any(name in _NUMBERS for name, _ in record.headers):
+    delivery = Delivery(decode(envelope.schema, raw), record, envelope.attempt)
+    if envelope.numbers:
         delivery.headers  # noqa: B018  (a bad number must be found here, not inside a handler)
     return delivery
-
-
-_NUMBERS = frozenset({"attempt", "policy_version", "not_before_ms", "deadline_ms"})

@@ -254,8 +254,13 @@ class PollThread(threading.Thread):
     def _send(self, work: list[Work]) -> None:
         if not work:
             return
+        loads: dict[str, list[int]] = {}
         for item in work:
-            self._meter.handed(item.record.topic, 1, item.size)
+            load = loads.setdefault(item.record.topic, [0, 0])
+            load[0] += 1
+            load[1] += item.size
+        for topic, (records, size) in loads.items():
+            self._meter.handed(topic, records, size)
         self.sink.offer(work)
 
     def _place_new(self) -> None:

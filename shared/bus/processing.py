@@ -17,7 +17,7 @@ import structlog
 
 from shared.bus import claims
 from shared.bus.deadletters import DeadLetters, origin_of
-from shared.bus.delivery import Delivery, RawRecord, claim_ticket, decode_record
+from shared.bus.delivery import Delivery, RawRecord, decode_record, open_envelope
 from shared.bus.owned import Work
 from shared.bus.producer import TypedProducer
 from shared.bus.records import DELIVERY, RETRY_GROUP, delivery_count, header, replaced
@@ -94,13 +94,13 @@ class Processor:
         return True
 
     async def _delivery(self, record: RawRecord) -> Delivery[Any]:
-        ticket = claim_ticket(record)
-        if not ticket:
-            return decode_record(record)
+        envelope = open_envelope(record)
+        if not envelope.claim:
+            return decode_record(record, envelope)
         if self._store is None:
             self._store = ObjectStore(self._settings.storage_uri)
-        body = await asyncio.to_thread(claims.redeem, self._store, ticket)
-        return decode_record(record, body)
+        body = await asyncio.to_thread(claims.redeem, self._store, envelope.claim)
+        return decode_record(record, envelope, body)
 
     async def _failed(self, work: Work, delivery: Delivery[Any] | None, error: Exception) -> bool:
         self.counts.failures += 1

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import time
 from collections.abc import Iterable
@@ -17,18 +18,20 @@ from typing import Any
 
 from shared.bus import claims
 from shared.bus.connect import bus_error, client_options
-from shared.bus.records import Position, filled
+from shared.bus.header_fill import NO_HEADERS, HeaderFill
+from shared.bus.records import Position
 from shared.contracts.base import Message
-from shared.contracts.codec import encode, schema_header
+from shared.contracts.codec import encode
 from shared.contracts.headers import Headers, RawHeaders
 from shared.errors import BusError, RecordTooLargeError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.propagation import inject
 
-_NO_HEADERS = Headers()
 _TOPIC_WAIT_MS = 10_000
 _CLOSE_S = 10.0
+_HEADER_BYTES = 4096
+"""No header of ours is longer: below that estimate the exact size need not be counted."""
 
 
 class TypedProducer:
@@ -40,7 +43,7 @@ class TypedProducer:
     def __init__(self, settings: Settings, client_id: str, store: ObjectStore | None = None) -> None:
         """`store` takes bodies over `bus.claim_check_bytes`; without one they must fit `bus.max_record_bytes`."""
         self._bus = settings.bus
-        self._run_id = settings.run.name
+        self._fill = HeaderFill(settings.run.name)
         self._client_id = client_id
         self._store = store
         self._client: Any = None
@@ -49,6 +52,8 @@ class TypedProducer:
         self._foreign_clients: list[Any] = []
         self._known_topics: set[str] = set()
         self._closed = False
+        self._id_prefix = ""
+        self._ids = itertools.count()
         self._acknowledged: collections.deque[tuple[asyncio.Future[Position], Any, BaseException | None]] = (
             collections.deque()
         )
@@ -58,7 +63,7 @@ class TypedProducer:
         self,
         topic: str,
         message: Message,
-        headers: Headers = _NO_HEADERS,
+        headers: Headers = NO_HEADERS,
         key: str | None = None,
     ) -> Position:
         """Send one message and wait for its acknowledgement.
@@ -68,13 +73,10 @@ class TypedProducer:
         Raises `RecordTooLargeError`, `StorageError` (claim check) and `BusError` (the broker did not take it).
         """
         body = encode(message)
-        fills = {"schema": schema_header(message), "message_id": os.urandom(16).hex(), **_identity(message)}
-        if not fills["run_id"]:
-            fills["run_id"] = self._run_id
+        raw = self._fill(inject(headers), message, self._next_id())
         if len(body) > self._bus.claim_check_bytes and self._store is not None:
-            fills["claim"] = await asyncio.to_thread(claims.park, self._store, body)
+            raw.append(("claim", (await asyncio.to_thread(claims.park, self._store, body)).encode()))
             body = b""
-        raw = filled(inject(headers), fills)
         return await self.send_raw(topic, (message.key() if key is None else key).encode(), body, raw)
 
     async def send_raw(
@@ -87,8 +89,9 @@ class TypedProducer:
         """Send bytes as they are and wait for the acknowledgement. Raises as `send`."""
         if self._closed:
             raise BusError(f"producer {self._client_id} is closed: {topic} cannot be written any more")
-        raw = list(headers)
-        self._refuse_oversize(topic, key, value, raw)
+        raw = headers if isinstance(headers, list) else list(headers)
+        if len(key or b"") + len(value or b"") + _HEADER_BYTES * len(raw) > self._bus.max_record_bytes:
+            self._refuse_oversize(topic, key, value, raw)
         client = self._client
         if client is None or self._owner != os.getpid() or topic not in self._known_topics:
             client = await self._prepare(topic)
@@ -124,6 +127,13 @@ class TypedProducer:
         if client is not None and self._owner == os.getpid():
             with contextlib.suppress(Exception):  # what was not acknowledged raises in its own send
                 await asyncio.to_thread(client.close, timeout=_CLOSE_S)
+
+    def _next_id(self) -> str:
+        # 64 random bits of this process and a count: a system call per message would hand the interpreter lock to
+        # the client's thread each time, which costs far more than the call.
+        if not self._id_prefix or self._owner != os.getpid():
+            self._id_prefix = os.urandom(8).hex()
+        return f"{self._id_prefix}{next(self._ids):016x}"
 
     def _refuse_oversize(self, topic: str, key: bytes | None, value: bytes | None, raw: RawHeaders) -> None:
         size = len(key or b"") + len(value or b"")
@@ -161,10 +171,13 @@ class TypedProducer:
     def _open(self) -> Any:
         from kafka import KafkaProducer
 
+        from shared.bus.partitioning import KeyPartitioner
+
         try:
             return KafkaProducer(
                 **client_options(self._bus, self._client_id),
                 **producer_options(self._bus.max_record_bytes),
+                partitioner=KeyPartitioner(),
                 bootstrap_timeout_ms=round(self._bus.connect_timeout_s * 1000),
             )
         except Exception as error:
@@ -227,16 +240,6 @@ def producer_options(max_record_bytes: int) -> dict[str, Any]:
 def _has_metadata(client: Any, topic: str) -> bool:
     # The one private name used here: the public `partitions_for` blocks where it does not know.
     return client._metadata.partitions_for_topic(topic) is not None
-
-
-def _identity(message: Message) -> dict[str, str]:
-    slot = getattr(message, "slot", None)
-    source = message if slot is None else slot
-    return {
-        "run_id": getattr(source, "run_id", ""),
-        "group_id": getattr(source, "group_id", ""),
-        "purpose": getattr(message, "purpose", ""),
-    }
 
 
 def _send_error(topic: str, value: bytes | None, error: Exception) -> BusError:

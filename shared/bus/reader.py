@@ -17,7 +17,7 @@ import structlog
 
 from shared.bus import claims
 from shared.bus.deadletters import DeadLetters
-from shared.bus.delivery import Delivery, RawRecord, Undecodable, claim_ticket, decode_record
+from shared.bus.delivery import Delivery, RawRecord, Undecodable, decode_record, open_envelope
 from shared.bus.log_cursor import LogCursor, OffsetLostError
 from shared.bus.producer import TypedProducer
 from shared.contracts.base import Message
@@ -162,8 +162,9 @@ class LogReader:
         out: Read = []
         for record in records:
             try:
-                ticket = claim_ticket(record)
-                out.append(decode_record(record, self._redeem(ticket) if ticket else None))
+                envelope = open_envelope(record)
+                body = self._redeem(envelope.claim) if envelope.claim else None
+                out.append(decode_record(record, envelope, body))
             except ContractError as error:
                 out.append(Undecodable(record, error))
         return out

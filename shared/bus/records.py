@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from shared.contracts.headers import Headers, RawHeaders
+from shared.contracts.headers import RawHeaders
 from shared.errors import ContractError
 
 RawRecordHeaders = list[tuple[str, bytes | None]]
@@ -69,14 +69,3 @@ def replaced(raw: Iterable[tuple[str, bytes | None]], changes: Mapping[str, str 
         if value is not None
     ]
     return kept + added
-
-
-_NO_HEADERS = Headers()
-
-
-def filled(headers: Headers, fills: Mapping[str, str]) -> RawHeaders:
-    """The wire form of `headers`, with `fills` for what they leave empty. The hot path of every send."""
-    raw = [] if headers is _NO_HEADERS or headers == _NO_HEADERS else headers.to_kafka()
-    present = {name for name, _ in raw}
-    raw.extend((name, value.encode()) for name, value in fills.items() if value and name not in present)
-    return raw
