@@ -39,6 +39,11 @@ class Watched:
     exit_code: int | None = None
 
     @property
+    def pid_file(self) -> Path:
+        """`logs/<name>.pid`, there while the process runs."""
+        return self.log.with_suffix(".pid")
+
+    @property
     def pid(self) -> int:
         return self.process.pid if self.process is not None and self.process.returncode is None else 0
 
@@ -99,7 +104,12 @@ class ProcessTree:
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
-        item.exit_code = await item.process.wait()
+        item.pid_file.write_text(f"{item.process.pid}\n")
+        try:
+            item.exit_code = await item.process.wait()
+        finally:
+            if item.process.returncode is not None:
+                item.pid_file.unlink(missing_ok=True)
         return item.exit_code
 
     async def stop(self, names: Callable[[str], bool], patience_s: float) -> None:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
@@ -54,26 +55,30 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def prepare(settings: Settings) -> Settings:
-    """The settings this run has, written into its folder. Raises `ConfigError` when they contradict a run to resume."""
-    resolved = resolve(settings)
+def prepare(resolved: Settings) -> bool:
+    """Writes the settings into the run's folder; true when it is a new run.
+
+    Raises `ConfigError` when they contradict the run that is there, `DependencyError` for a model that is not.
+    """
     if not (Path(resolved.model.path) / "config.json").is_file():
         raise DependencyError(
-            f"model.path {settings.model.path!r} holds no config.json; give a Hugging Face folder, or make one with "
+            f"model.path {resolved.model.path!r} holds no config.json; give a Hugging Face folder, or make one with "
             "`temper models prepare smollm2 FOLDER` or `temper models prepare tiny FOLDER`"
         )
     place = resolved.run_folder / FILE_NAME
-    if place.exists():
+    fresh = not place.exists()
+    if not fresh:
         refuse_changes(load_settings(place, environment={}), resolved)
     place.write_text(to_toml(resolved), encoding="utf-8")
-    return resolved
+    return fresh
 
 
 class LocalRun:
     """One run on this machine."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, fresh: bool) -> None:
         self._settings = settings
+        self._fresh = fresh
         self._started_s = time.monotonic()
         self._progress = Progress(settings)
         self._view = View(self._progress, self._started_s)
@@ -96,6 +101,8 @@ class LocalRun:
             loop.add_signal_handler(number, self._stop.set)
         with self._view:
             async with self._broker():
+                if self._fresh:
+                    await self._refuse_a_past()
                 await self._services()
                 if self._progress.ended is not None:
                     await self._summarize()
@@ -114,6 +121,24 @@ class LocalRun:
             yield
         finally:
             await self._processes.stop(lambda _: True, SLACK_S)
+
+    async def _refuse_a_past(self) -> None:
+        """A new folder beside an old run of the same name on a lasting broker: neither can go on alone."""
+        names = TopicNames(self._settings.bus.namespace)
+        reader = LogReader(self._connected, "scheduler", [names.policies, names.control], "earliest", None)
+        try:
+            while True:
+                if any(item.headers.run_id == self._settings.run.name for item in await reader.poll(0.2)):
+                    (self._settings.run_folder / FILE_NAME).unlink(missing_ok=True)
+                    raise ConfigError(
+                        f"the broker {self._bootstrap} holds a run {self._settings.run.name!r} in namespace "
+                        f"{self._settings.bus.namespace!r} whose folder is not {self._settings.run_folder}; "
+                        "choose another run.name, or resume it where its folder is"
+                    )
+                if reader.at_end():
+                    break
+        finally:
+            await reader.close()
 
     async def _or_failure(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`, or raises as soon as a process is given up."""
@@ -169,9 +194,14 @@ class LocalRun:
 
 
 def run_settings(settings: Settings) -> bool:
-    """Runs `settings` here; see `LocalRun.run`."""
+    """Runs `settings` here unless that run is complete; see `LocalRun.run`."""
     resolved = resolve(settings)
     with locked(resolved.run_folder):
-        # torch and tokenizers of every process would otherwise each take all cores and warn about forks.
+        fresh = prepare(resolved)
+        if (resolved.run_folder / "summary.json").exists():
+            message = f"run {resolved.run.name!r} is complete; for another, change run.name or remove {resolved.run_folder}"
+            print(message, file=sys.stderr)
+            return True
+        # The tokenizers of several processes on few cores only take each other's time, and warn about forks.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        return asyncio.run(LocalRun(prepare(settings)).run())
+        return asyncio.run(LocalRun(resolved, fresh=fresh).run())

@@ -1,0 +1,135 @@
+"""A `temper up` under test: started, watched by what it prints, its processes killed by name."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+TEMPER = [sys.executable, "-P", "-m", "temper"]
+STEP = re.compile(r"\bstep +(\d+)/")
+
+SMALL_RUN = """
+[run]
+name = "{name}"
+folder = "{folder}"
+[model]
+path = "{model}"
+[bus]
+partitions = 2
+session_timeout_ms = 6000
+drain_s = 5.0
+[[domains]]
+name = "arithmetic"
+max_tokens = 4
+difficulty = {{ digits = 1, operations = ["+"] }}
+[[stages]]
+kind = "sft"
+steps = {sft_steps}
+groups_per_step = 16
+learning_rate = 3e-3
+[[stages]]
+kind = "rl"
+steps = {rl_steps}
+groups_per_step = 4
+group_size = 4
+learning_rate = 1e-4
+[scheduler]
+group_deadline_s = 20.0
+stall_s = 120.0
+[evaluation]
+instances_per_domain = 8
+[rollout]
+processes = {rollouts}
+[telemetry]
+heartbeat_s = 0.5
+"""
+
+
+class LocalRun:
+    """`temper up` as a subprocess. Use as a context manager: whatever is left is killed at its end."""
+
+    def __init__(
+        self, tmp_path: Path, model: Path, *, sft_steps: int = 4, rl_steps: int = 6, rollouts: int = 1
+    ) -> None:
+        self.folder = tmp_path / "runs" / "small"
+        self.config = tmp_path / "small.toml"
+        self.config.write_text(
+            SMALL_RUN.format(
+                name="small", folder=tmp_path / "runs", model=model, sft_steps=sft_steps, rl_steps=rl_steps,
+                rollouts=rollouts,
+            )
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._news: queue.Queue[str | None] = queue.Queue()
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> LocalRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if error is not None:
+            print("\n".join(self.lines[-40:]))
+            for log in sorted(self.folder.glob("logs/*.log")):
+                print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}")
+
+    def start(self, **environment: str) -> LocalRun:
+        self._process = subprocess.Popen(
+            [*TEMPER, "up", str(self.config)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        return self
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self.lines.append(line.rstrip())
+            self._news.put(line)
+        self._news.put(None)
+
+    def wait_for_step(self, number: int, timeout_s: float = 120) -> None:
+        """Returns when a step at least this high was announced; fails when the run ends before."""
+        deadline = time.monotonic() + timeout_s
+        while not any(int(m.group(1)) >= number for line in self.lines for m in STEP.finditer(line)):
+            news = self._news.get(timeout=max(0.1, deadline - time.monotonic()))
+            assert news is not None, f"the run ended before step {number}"
+
+    def pid_of(self, name: str) -> int:
+        return int((self.folder / "logs" / f"{name}.pid").read_text())
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pid_of(name), signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+
+    def kill_supervisor(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+
+    def wait(self, timeout_s: float = 240) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+
+def temper(
+    *arguments: str, timeout_s: float = 120, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs one `temper` command to its end."""
+    return subprocess.run(
+        [*TEMPER, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd
+    )
