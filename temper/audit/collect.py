@@ -38,6 +38,7 @@ class _Gathered:
     evaluations: list[Evaluation] = field(default_factory=list)
     policies: list[Policy] = field(default_factory=list)
     dead: list[DeadFact] = field(default_factory=list)
+    abandoned: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
     """Origins of records that wait in a retry topic."""
     unreadable: list[str] = field(default_factory=list)
@@ -69,6 +70,7 @@ class _Gathered:
                 self.policies.append(message)
             case Control():
                 self.ended = self.ended or message.kind == "end"
+                self.abandoned.update(message.groups)
 
     def unfinish(self) -> None:
         """A record that was committed because it went to a retry topic or the dead letters is not done."""
@@ -100,6 +102,7 @@ def collect(settings: Settings, *, digests: bool = True) -> RunFacts:
         policies=policy_facts(gathered.policies, run),
         checkpoints=read_checkpoints(store, run, digests=digests),
         dead=tuple(gathered.dead),
+        abandoned=frozenset(gathered.abandoned),
         unreadable=tuple(gathered.unreadable),
         spans=_spans(settings),
         unread=dict(gathered.unread),

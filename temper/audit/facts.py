@@ -105,6 +105,8 @@ class RunFacts:
     policies: tuple[PolicyFact, ...] = ()
     checkpoints: tuple[CheckpointFact, ...] = ()
     dead: tuple[DeadFact, ...] = ()
+    abandoned: frozenset[str] = frozenset()
+    """Groups that the scheduler gave up: nobody owes anything for them any more."""
     unreadable: tuple[str, ...] = ()
     """`topic/partition/offset: why` of records that this build cannot read: each must be a dead letter."""
     evaluations: tuple[Evaluation, ...] = ()

@@ -15,3 +15,8 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.subject}: {self.text}"
+
+
+def slot_name(slot: tuple[str, int]) -> str:
+    """How findings call a slot (group id, sample index)."""
+    return f"slot {slot[0]}/{slot[1]}"

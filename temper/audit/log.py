@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from shared.bus import claims
-from shared.bus.delivery import RawRecord, claim_ticket, decode_record
+from shared.bus.delivery import RawRecord
 from shared.bus.log_cursor import LogCursor
+from shared.bus.records import header
 from shared.contracts.base import Message
+from shared.contracts.codec import decode
 from shared.errors import BusError
 from shared.settings import Settings
 from shared.storage import ObjectStore
@@ -64,5 +66,6 @@ class TopicLog:
 
     def message(self, record: RawRecord) -> Message:
         """Raises `ContractError` for a record that cannot be read, `StorageError` where its body is not there."""
-        ticket = claim_ticket(record)
-        return decode_record(record, claims.redeem(self._store, ticket) if ticket else None).message
+        ticket = header(record.headers, "claim")
+        body = claims.redeem(self._store, ticket) if ticket else record.value
+        return decode(header(record.headers, "schema"), body or b"")

@@ -2,7 +2,7 @@
 
 Invariant checked: a record that its service has finished has left what it owes: a task one trajectory a slot, an
 attempt a reward; or it waits in a retry topic, or is a dead letter. Only slots without a fate are asked about: what
-the learner has resolved needs no explanation.
+the learner has resolved, or the scheduler has given up, needs no explanation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from temper.audit.facts import AttemptFact, RunFacts, SlotKey, TaskFact
-from temper.audit.finding import Finding
+from temper.audit.finding import Finding, slot_name
 from temper.audit.slots import PENDING, SlotBook
 
 QUEUED, UNJUDGED, _ = PENDING
@@ -26,7 +26,9 @@ def check_losses(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
     for attempt in facts.attempts:
         attempts.setdefault(attempt.slot, []).append(attempt)
     for slot, fate in sorted(book.fates.items()):
-        name = f"slot {slot[0]}/{slot[1]}"
+        name = slot_name(slot)
+        if slot[0] in facts.abandoned:
+            continue
         if fate == QUEUED and all(task.finished for task in tasks.get(slot, ())):
             where = ", ".join(task.position for task in tasks.get(slot, ()))
             yield Finding("lost", name, f"rollout finished its task ({where}) and left no trajectory of it")

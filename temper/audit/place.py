@@ -10,9 +10,13 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
 from shared.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from shared.bus.devbroker.running import RunningBroker
 
 ADDRESS = "broker.address"
 """File in a run's folder with `host:port` of the broker that `temper up` runs at the moment."""
@@ -59,11 +63,23 @@ def connected(settings: Settings) -> Iterator[Settings]:
             f"{data} does not exist and bus.bootstrap_servers is empty: "
             "name the run's broker in TEMPER_BUS__BOOTSTRAP_SERVERS"
         )
-    from shared.bus.devbroker.running import RunningBroker
-    from shared.bus.devbroker.settings import DevBrokerSettings
-
-    with RunningBroker(DevBrokerSettings(data_dir=data, check_interval_ms=_NEVER_MS)) as broker:
+    broker = _own_broker(data)
+    try:
         yield _at(settings, broker.bootstrap)
+    finally:
+        broker.stop()
+
+
+def _own_broker(data: Path) -> RunningBroker:
+    from shared.bus.devbroker.running import RunningBroker
+    from shared.bus.devbroker.settings import DevBrokerError, DevBrokerSettings
+
+    try:
+        return RunningBroker(DevBrokerSettings(data_dir=data, check_interval_ms=_NEVER_MS)).start()
+    except DevBrokerError as error:
+        raise ConfigError(
+            f"{error}; of a run that is at work, name the broker in TEMPER_BUS__BOOTSTRAP_SERVERS"
+        ) from error
 
 
 def _at(settings: Settings, bootstrap: str) -> Settings:

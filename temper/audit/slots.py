@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shared.contracts import Fate, Step
 from temper.audit.facts import RunFacts, SlotKey
-from temper.audit.finding import Finding
+from temper.audit.finding import Finding, slot_name
 
 PENDING = ("queued", "awaits verification", "awaits training")
 """Where a slot without a fate stands: no trajectory, no reward, both."""
@@ -96,13 +96,13 @@ def check_slots(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
             where = ", ".join(f"{booking.fate} in step {booking.step.step}" for booking in bookings)
             yield Finding(
                 "trained twice" if trained > 1 else "booked twice",
-                _name(slot),
+                slot_name(slot),
                 f"{where}: a slot is resolved once; look for two learners of one run",
             )
         if slot not in known:
             yield Finding(
                 "never scheduled",
-                _name(slot),
+                slot_name(slot),
                 f"step {bookings[0].step.step} booked it as {bookings[0].fate}, no task has it",
             )
     for letter in facts.dead:
@@ -115,7 +115,3 @@ def check_slots(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
         position, _, why = record.partition(": ")
         if position not in origins:
             yield Finding("silent loss", position, f"it cannot be read ({why}) and is no dead letter")
-
-
-def _name(slot: SlotKey) -> str:
-    return f"slot {slot[0]}/{slot[1]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from shared.telemetry.propagation import span_context_of
 from shared.telemetry.span_log import SpanRecord
 from temper.audit.facts import RunFacts
-from temper.audit.finding import Finding
+from temper.audit.finding import Finding, slot_name
 from temper.audit.slots import SlotBook
 
 INNER = frozenset({"attempt", "sample", "verify", "train"})
@@ -82,7 +82,7 @@ def _check_trained(book: SlotBook, index: TraceIndex) -> Iterator[Finding]:
             context = span_context_of(booking.traceparent)
             if booking.fate != "trained" or (context is not None and not context.trace_flags.sampled):
                 continue
-            name = f"slot {slot[0]}/{slot[1]}"
+            name = slot_name(slot)
             if context is None:
                 text = f"trained in step {booking.step.step} without a trace context"
                 yield Finding("trace not connected", name, text)

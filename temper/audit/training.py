@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from shared.contracts import FAULTS, Step
 from temper.audit.facts import AttemptFact, RewardFact, RunFacts, SlotKey
-from temper.audit.finding import Finding
+from temper.audit.finding import Finding, slot_name
 from temper.audit.slots import Booking, SlotBook
 
 
@@ -67,14 +67,17 @@ def _check_one(
     rewards: dict[str, RewardFact],
     max_lag: int,
 ) -> Iterator[Finding]:
-    name, where = f"slot {slot[0]}/{slot[1]}", f"trained in step {booking.step.step}"
+    name, where = slot_name(slot), f"trained in step {booking.step.step}"
     if attempt is None:
         text = f"{where} from trajectory {booking.trajectory_id or '(none named)'}, which is in no topic"
         yield Finding("trained without a trajectory", name, text)
         return
     if attempt.slot != slot:
-        other = f"{attempt.slot[0]}/{attempt.slot[1]}"
-        yield Finding("wrong slot", name, f"{where} from trajectory {attempt.trajectory_id} of slot {other}")
+        yield Finding(
+            "wrong slot",
+            name,
+            f"{where} from trajectory {attempt.trajectory_id} of {slot_name(attempt.slot)}",
+        )
     if attempt.purpose != "train":
         yield Finding("trained on an evaluation", name, f"{where}; its purpose is {attempt.purpose}")
     yield from _check_verdict(name, where, attempt, rewards.get(attempt.trajectory_id))

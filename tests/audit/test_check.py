@@ -127,6 +127,14 @@ def test_an_attempt_without_a_fate_stands_where_it_is():
     assert check(facts).pending == 1
 
 
+def test_an_abandoned_group_owes_nothing():
+    run = MadeRun(random.Random(5), group_size=1)
+    group = run.schedule()
+    facts = run.facts(tasks=(replace(run.tasks[0], finished=True),))
+    assert {finding.rule for finding in check(facts).findings} == {"lost"}
+    assert check(replace(facts, abandoned=frozenset({group}))).findings == ()
+
+
 def test_a_group_without_trajectory_ids_trains_nothing_in_silence():
     run = MadeRun(random.Random(2), group_size=1, groups_per_step=1)
     run.step()

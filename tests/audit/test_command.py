@@ -266,6 +266,15 @@ def test_a_running_broker_is_used(folder: Path):
     assert run_audit(folder).exit_code == 0, "a stale address is no broker"
 
 
+def test_a_broker_at_work_whose_address_nobody_wrote_is_asked_for(folder: Path):
+    with (
+        RunningBroker(DevBrokerSettings(data_dir=folder / "broker")),
+        pytest.raises(ConfigError, match=r"in use by another broker.*TEMPER_BUS__BOOTSTRAP_SERVERS"),
+        connected(run_settings(folder)),
+    ):
+        pass
+
+
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path, folder: Path):
     for place, said in ((tmp_path / "absent", "no such run folder"), (tmp_path, "holds no run.toml")):
         with pytest.raises(ConfigError, match=said):
