@@ -55,17 +55,14 @@ class FileSpanProcessor(SpanProcessor):
         self.lost = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        self._append({"kind": "start", **self._head(span), "attributes": dict(span.attributes or {})})
+        self._append({"kind": "start", **self._known(span)})
 
     def on_end(self, span: ReadableSpan) -> None:
-        links = [{**_ids(link.context), "attributes": dict(link.attributes or {})} for link in span.links]
         self._append(
             {
                 "kind": "end",
-                **self._head(span),
+                **self._known(span),
                 "end_ns": span.end_time,
-                "attributes": dict(span.attributes or {}),
-                "links": links,
                 "status": span.status.status_code.name.lower(),
                 "status_message": span.status.description or "",
             }
@@ -77,14 +74,21 @@ class FileSpanProcessor(SpanProcessor):
                 self._closed = True
                 os.close(self._file)
 
-    def _head(self, span: ReadableSpan) -> dict[str, object]:
-        return {
+    def _known(self, span: ReadableSpan) -> dict[str, object]:
+        """Everything about a span that is known from its start on."""
+        known: dict[str, object] = {
             **_ids(span.context),
             "parent_span_id": format_span_id(span.parent.span_id) if span.parent else "",
             "name": span.name,
             **self._origin,
             "start_ns": span.start_time,
+            "attributes": dict(span.attributes or {}),
         }
+        if span.links:
+            known["links"] = [
+                {**_ids(link.context), "attributes": dict(link.attributes or {})} for link in span.links
+            ]
+        return known
 
     def _append(self, line: Mapping[str, object]) -> None:
         raw = _encode(line)

@@ -71,6 +71,17 @@ def test_links_and_errors_are_kept(tmp_path: Path):
     assert train.text("error.type") == "ValueError"
 
 
+def test_what_is_known_at_the_start_outlives_a_kill(tmp_path: Path):
+    tracing = start(tmp_path)
+    with tracing.span("step", root=True) as step:
+        pass
+    tracing.begin("train", links=[traceparent_of(step)], attributes={"temper.trajectory_id": "t1"})
+    step_record, train = read_spans(traces(tmp_path)).spans
+    assert train.end_ns is None
+    assert train.text("temper.trajectory_id") == "t1"
+    assert [link.span_id for link in train.links] == [step_record.span_id]
+
+
 PROGRAM = """
 import sys, time
 from pathlib import Path
