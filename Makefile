@@ -52,8 +52,11 @@ lint: .venv/dev
 test: .venv/dev models/tiny/config.json
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: .venv/dev models/tiny/config.json
+bench: .venv/dev models/tiny/config.json runs/demo/summary.json
 	$(BIN)/python -m benchmarks
+
+runs/demo/summary.json:
+	$(MAKE) demo
 
 clean:
 	rm -rf .venv build *.egg-info models runs
