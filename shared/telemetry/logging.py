@@ -25,14 +25,15 @@ _FIRST = ("timestamp", "level", "event", "service", "worker_id", "run_id")
 
 
 def configure_logging(
-    telemetry: TelemetrySettings, *, service: str, worker_id: str, run_id: str, stream: TextIO = sys.stderr
+    telemetry: TelemetrySettings, *, service: str, worker_id: str, run_id: str, stream: TextIO | None = None
 ) -> None:
-    """Route structlog and the standard library's logging of this process to `stream`.
+    """Route structlog and the standard library's logging of this process to `stream` (default: stderr).
 
     Libraries are heard from `warning` up; our own events from `telemetry.log_level` up. May be called again: the
     last call wins.
     """
     level = _LEVELS[telemetry.log_level]
+    stream = sys.stderr if stream is None else stream
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -43,13 +44,14 @@ def configure_logging(
         _plain,
     ]
     render = _json_line if telemetry.log_format == "json" else _console_line(stream)
+    lines = _Lines(stream)
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: _Lines(stream),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
-    handler = _LibraryHandler(stream, shared, render)
+    handler = _LibraryHandler(lines, shared, render)
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _LibraryHandler)]:
         root.removeHandler(old)
@@ -80,12 +82,12 @@ class _LibraryHandler(logging.Handler):
 
     def __init__(
         self,
-        stream: TextIO,
+        lines: _Lines,
         processors: list[Processor],
         render: Callable[[WrappedLogger, str, EventDict], str],
     ) -> None:
         super().__init__()
-        self._lines = _Lines(stream)
+        self._lines = lines
         self._processors = processors
         self._render = render
 
