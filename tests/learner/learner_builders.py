@@ -77,7 +77,7 @@ def demonstration(group: str, **changes: Any) -> Trajectory:
         stage="sft",
         sampling_mode="demonstration",
         stop_reason="demonstration",
-        sequences=(sequence([1, 2, 3], [4, 5], [0.0, 0.0], version=-1),),
+        sequences=(sequence([1, 2, 3], [4, 5, 6, 7, 8, 9], [0.0] * 6, version=-1),),
         **changes,
     )
 

@@ -1,0 +1,70 @@
+"""Where a run is in its list of stages.
+
+Invariant: steps count up over the whole run and over each stage; a stage ends after exactly its number of steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from services.learner.objectives.presets import Objective, objective_of
+from shared.errors import ConfigError
+from shared.settings import Settings, StageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`step` optimizer steps of the run are done, `stage_step` of them in stage `stage_index`."""
+
+    step: int = 0
+    stage_index: int = 0
+    stage_step: int = 0
+
+    def advanced(self) -> Progress:
+        return replace(self, step=self.step + 1, stage_step=self.stage_step + 1)
+
+    def next_stage(self) -> Progress:
+        return replace(self, stage_index=self.stage_index + 1, stage_step=0)
+
+
+def check_stages(settings: Settings) -> tuple[Objective, ...]:
+    """The objective of every stage. Raises `ConfigError` before any work starts."""
+    every, lag = settings.learner.checkpoint_every, settings.scheduler.max_lag
+    if every > lag + 1:
+        raise ConfigError(
+            f"learner.checkpoint_every is {every} and scheduler.max_lag {lag}: policies would come too late for the "
+            f"groups of the next step; use at most {lag + 1}, or raise max_lag"
+        )
+    return tuple(objective_of(stage.objective, stage.kind) for stage in settings.stages)
+
+
+def stage_ended(progress: Progress, stages: tuple[StageSettings, ...]) -> bool:
+    return progress.stage_index < len(stages) and progress.stage_step >= stages[progress.stage_index].steps
+
+
+def identity(settings: Settings, shapes: dict[str, tuple[int, ...]]) -> dict[str, object]:
+    """What a checkpoint's offsets and slots belong to: with another of these they mean nothing."""
+    return {
+        "run.seed": settings.run.seed,
+        "bus.namespace": settings.bus.namespace,
+        "domains": [[domain.name, domain.difficulty] for domain in settings.domains],
+        "stages": [[stage.kind, stage.samples] for stage in settings.stages],
+        "model": sorted([name, *shape] for name, shape in shapes.items()),
+    }
+
+
+def check_identity(saved: dict[str, object], now: dict[str, object], run: str) -> None:
+    """Stages may be appended; everything else must be as it was. Raises `ConfigError` naming what differs."""
+    for key, value in now.items():
+        before = saved.get(key)
+        grown = (
+            key == "stages"
+            and isinstance(value, list)
+            and isinstance(before, list)
+            and value[: len(before)] == before
+        )
+        if before != value and not grown:
+            raise ConfigError(
+                f"run {run!r} was started with another {key}: its checkpoint does not fit; "
+                "put it back, or give the new run another name"
+            )
