@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from temper.audit.durability import check_checkpoints, check_coverage, check_policies
+from temper.audit.durability import check_checkpoints, check_coverage, check_memory, check_policies
 from temper.audit.facts import RunFacts
 from temper.audit.finding import Finding
 from temper.audit.lineage import surviving
@@ -53,6 +53,7 @@ def check(facts: RunFacts) -> Audit:
         *check_policies(facts),
         *check_checkpoints(facts),
         *check_coverage(facts, lineage),
+        *check_memory(facts, lineage),
         *check_traces(facts, book),
     )
     spans = facts.spans

@@ -15,7 +15,7 @@ from typing import Any
 from shared.contracts import Policy
 from shared.errors import DigestMismatchError, StorageError
 from shared.storage import ObjectStore
-from temper.audit.facts import CheckpointFact, PolicyFact
+from temper.audit.facts import CheckpointFact, GroupSet, PolicyFact
 
 MANIFEST, STATE, WEIGHTS = "manifest.json", "state.json", "weights.safetensors"
 
@@ -43,6 +43,25 @@ def read_checkpoints(store: ObjectStore, run_id: str, *, digests: bool) -> tuple
     keys = set(store.list(prefix))
     folders = sorted({key.removeprefix(prefix).split("/", 1)[0] for key in keys})
     return tuple(_read(store, prefix + name, keys, digests) for name in folders if name.isdecimal())
+
+
+def read_memory(store: ObjectStore, checkpoints: Iterable[CheckpointFact]) -> GroupSet | None:
+    """The groups that the newest complete checkpoint knows as resolved; None where none is complete.
+
+    Raises `StorageError` where its state does not say.
+    """
+    newest = max((c for c in checkpoints if not c.problem), key=lambda c: c.step, default=None)
+    if newest is None:
+        return None
+    from services.learner.intake.resolved import ResolvedGroups
+
+    uri = store.uri_of(f"{newest.key}/{STATE}")
+    try:
+        return ResolvedGroups.from_state(json.loads(store.get_bytes(uri))["intake"]["resolved"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{uri} names no resolved groups ({type(error).__name__}: {error}): another build wrote it; audit with that one"
+        ) from error
 
 
 def _read(store: ObjectStore, key: str, keys: set[str], digests: bool) -> CheckpointFact:

@@ -20,7 +20,7 @@ from shared.errors import ContractError, StorageError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.span_log import SpanRecord, read_spans
-from temper.audit.checkpoints import policy_facts, read_checkpoints
+from temper.audit.checkpoints import policy_facts, read_checkpoints, read_memory
 from temper.audit.facts import AttemptFact, DeadFact, RewardFact, RunFacts, TaskFact
 from temper.audit.log import TopicLog
 from temper.audit.progress import Progress, read_progress
@@ -89,6 +89,7 @@ def collect(settings: Settings, *, digests: bool = True) -> RunFacts:
     store = ObjectStore(settings.storage_uri)
     gathered = _read_topics(settings, store)
     run = settings.run.name
+    checkpoints = read_checkpoints(store, run, digests=digests)
     return RunFacts(
         run_id=run,
         max_lag=settings.scheduler.max_lag,
@@ -100,7 +101,8 @@ def collect(settings: Settings, *, digests: bool = True) -> RunFacts:
         notices=tuple(gathered.notices),
         evaluations=tuple(gathered.evaluations),
         policies=policy_facts(gathered.policies, run),
-        checkpoints=read_checkpoints(store, run, digests=digests),
+        checkpoints=checkpoints,
+        remembered=read_memory(store, checkpoints),
         dead=tuple(gathered.dead),
         abandoned=frozenset(gathered.abandoned),
         unreadable=tuple(gathered.unreadable),

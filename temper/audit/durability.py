@@ -1,8 +1,8 @@
 """Only durable policies were published.
 
 Invariant checked: every announced policy has its complete checkpoint with the announced weights; a version never
-meant two sets of weights; files that are there hash to their manifest; the newest checkpoint can be resumed; every
-step is covered by a checkpoint; a run that ended announced the policy of its last step.
+meant two sets of weights; files that are there hash to their manifest; the newest checkpoint can be resumed and
+remembers what was booked; every step is covered by a checkpoint; a run that ended announced its last policy.
 """
 
 from __future__ import annotations
@@ -47,6 +47,18 @@ def check_checkpoints(facts: RunFacts) -> Iterator[Finding]:
     if newest is not None and newest.pruned:
         text = f"it is the newest and cannot be resumed: {', '.join(newest.pruned)} is gone"
         yield Finding("not durable", newest.key, text)
+
+
+def check_memory(facts: RunFacts, lineage: Sequence[Step]) -> Iterator[Finding]:
+    """What a restart would go on from knows every group that was booked: none can be trained a second time."""
+    newest = max((c.step for c in facts.checkpoints if not c.problem), default=-1)
+    if facts.remembered is None:
+        return
+    for step in lineage:
+        for group in step.groups:
+            if step.step <= newest and group.group_id not in facts.remembered:
+                text = f"step {step.step} booked it, the checkpoint of step {newest} does not know it as resolved"
+                yield Finding("forgotten", f"group {group.group_id}", text)
 
 
 def check_coverage(facts: RunFacts, lineage: Sequence[Step]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shared.contracts import Evaluation, Notice, Step, Verdict
 from shared.telemetry.span_log import SpanRecord
@@ -91,6 +92,12 @@ class DeadFact:
     error_message: str = ""
 
 
+class GroupSet(Protocol):
+    """Group ids that can only be asked for."""
+
+    def __contains__(self, group_id: str, /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     run_id: str
@@ -104,6 +111,8 @@ class RunFacts:
     notices: tuple[Notice, ...] = ()
     policies: tuple[PolicyFact, ...] = ()
     checkpoints: tuple[CheckpointFact, ...] = ()
+    remembered: GroupSet | None = None
+    """Groups that the newest complete checkpoint knows as resolved; None where there is no checkpoint."""
     dead: tuple[DeadFact, ...] = ()
     abandoned: frozenset[str] = frozenset()
     """Groups that the scheduler gave up: nobody owes anything for them any more."""

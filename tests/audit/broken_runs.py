@@ -145,6 +145,12 @@ def _newest_checkpoint(**changes: object) -> Injection:
     return inject
 
 
+def _group_forgotten(facts: RunFacts, rng: random.Random) -> RunFacts:
+    """A restart would take the group's records as new, and train it again."""
+    booked = [group.group_id for step in surviving(facts.steps) for group in step.groups]
+    return replace(facts, remembered=set(booked) - {rng.choice(booked)})
+
+
 def _span_gone(facts: RunFacts, rng: random.Random) -> RunFacts | None:
     spans = facts.spans or ()
     parents = {span.parent_span_id for span in spans}
@@ -212,6 +218,7 @@ INJECTIONS: dict[str, tuple[str, Injection]] = {
     "weights that hash to something else": ("damaged checkpoint", _newest_checkpoint(damaged=("hashes to 0",))),
     "the newest weights gone": ("not durable", _newest_checkpoint(pruned=("weights.safetensors",))),
     "other weights in the checkpoint": ("not durable", _newest_checkpoint(weights_digest="e" * 64)),
+    "a checkpoint that forgot a booked group": ("forgotten", _group_forgotten),
     "an ended run that never announced its policy": (
         "not announced", lambda f, r: replace(f, ended=True, policies=f.policies[:1])),
     "a dead letter without a cause": (

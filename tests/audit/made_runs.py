@@ -46,7 +46,7 @@ class MadeRun:
         facts = RunFacts(
             run_id=RUN, max_lag=self.max_lag, tasks=tuple(self.tasks), attempts=tuple(self.attempts),
             rewards=tuple(self.rewards), steps=tuple(self.steps), policies=tuple(self.policies),
-            checkpoints=tuple(self.checkpoints), spans=tuple(self.spans) if self.traced else None,
+            checkpoints=tuple(self.checkpoints), remembered={g.group_id for s in self.steps for g in s.groups}, spans=tuple(self.spans) if self.traced else None,
         )  # fmt: skip
         return replace(facts, **more)
 

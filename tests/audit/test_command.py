@@ -137,7 +137,8 @@ class SmallRun:
     async def publish(self, version: int) -> None:
         folder = f"checkpoints/{self.run_id}/{version:08d}"
         weights = self.store.put_bytes(f"{folder}/weights.safetensors", b"weights of %d" % version)
-        state = b'{"step": %d}' % version
+        resolved = {"streams": {"0-rl": [version]}, "others": []}
+        state = json.dumps({"step": version, "intake": {"resolved": resolved}}).encode()
         files = {
             "state.json": {"sha256": hashlib.sha256(state).hexdigest(), "size_bytes": len(state)},
             "weights.safetensors": {"sha256": weights.sha256, "size_bytes": weights.size_bytes},
