@@ -86,6 +86,10 @@ class EngineLoad:
 class Engine(Protocol):
     """An engine starts without a policy (version -1) and holds every request until it has one."""
 
+    @property
+    def longest(self) -> int:
+        """Tokens that one request may have, prompt and completion together."""
+
     async def generate(self, request: GenerateRequest) -> Generation:
         """Raises `GenerationFault`; cancelling the call frees its place in the batch."""
 

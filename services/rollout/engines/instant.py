@@ -42,6 +42,17 @@ class InstantEngine:
         """The same tokens for every prompt."""
         return cls(lambda request: token_ids, latency_s)
 
+    @classmethod
+    def of_digits(cls, encode: Callable[[str], Ids], stop_ids: frozenset[int]) -> InstantEngine:
+        """One digit, chosen by the request's seed, and the end token: some answers are right, some are wrong."""
+        end = np.array([min(stop_ids)], dtype=np.int32)
+        table = [np.concatenate([encode(str(digit)), end]) for digit in range(10)]
+        return cls(lambda request: table[request.seed % len(table)])
+
+    @property
+    def longest(self) -> int:
+        return 1 << 20
+
     async def generate(self, request: GenerateRequest) -> Generation:
         self._running += 1
         try:

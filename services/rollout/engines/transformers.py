@@ -74,7 +74,7 @@ class TransformersEngine:
 
     def __init__(self, decoder: Decoder, max_batch: int, max_batch_tokens: int) -> None:
         self._decoder = decoder
-        self._limit = min(max_batch_tokens, decoder.max_length)
+        self._longest = min(max_batch_tokens, decoder.max_length)
         self._max_batch = max_batch
         self._batch = Batch(decoder, Admission(max_batch, max_batch_tokens), time.monotonic)
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
@@ -82,6 +82,10 @@ class TransformersEngine:
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="decode", daemon=True)
         self._thread.start()
+
+    @property
+    def longest(self) -> int:
+        return self._longest
 
     @classmethod
     def open(cls, settings: Settings) -> TransformersEngine:
@@ -95,10 +99,10 @@ class TransformersEngine:
         return cls(Decoder(model, rollout.max_batch), rollout.max_batch, rollout.max_batch_tokens)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        if request.tokens > self._limit:
+        if request.tokens > self.longest:
             raise RequestTooLongError(
                 f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
-                f"{self._limit}, the smaller of the model's context and rollout.max_batch_tokens"
+                f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
             )
         if not len(request.prompt_ids) or int(request.prompt_ids.max()) >= self._decoder.vocabulary:
             raise GenerationFault(

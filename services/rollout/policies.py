@@ -1,0 +1,155 @@
+"""Follows the learner's announcements and keeps the engine on the newest attested policy (invariant 8).
+
+Invariant: a version counts as served only after its bytes hashed to the announced digest and the engine reproduced
+its canary; after two failures in a row the follower ends with an `AttestationError`, and nothing is sampled again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import structlog
+
+from services.rollout.engines.base import Engine
+from services.rollout.following import Following
+from shared.bus.producer import TypedProducer
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import Policy
+from shared.errors import AttestationError, BusError, DigestMismatchError, StorageError
+from shared.settings import Settings
+from shared.storage import ObjectStore
+
+_log = structlog.get_logger(__name__)
+_POLL_S = 0.25
+_BACKOFF_S = 1.0
+_STORAGE_PATIENCE_S = 60.0
+
+
+class PolicyFollower:
+    """`run` follows until it is cancelled; `at_least` waits for a version."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, store: ObjectStore, producer: TypedProducer
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._store = store
+        self._producer = producer
+        self._cache = settings.run_folder / "cache"
+        self._following = Following(settings.run.name)
+        self._waiting: list[tuple[int, asyncio.Future[int]]] = []
+        self._unreadable_since: float | None = None
+        self.load_seconds = 0.0
+        """Of the last policy: fetch, digest, copy and canary."""
+
+    @property
+    def version(self) -> int:
+        return self._following.served
+
+    @property
+    def loading(self) -> int | None:
+        """The version that is known and not yet served."""
+        due = self._following.due()
+        return None if due is None else due.version
+
+    async def at_least(self, version: int) -> int:
+        """The version served, once it is `version` or newer; cancel it to stop waiting."""
+        if self.version >= max(version, 0):
+            return self.version
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        entry = (max(version, 0), future)
+        self._waiting.append(entry)
+        try:
+            return await future
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(entry)
+
+    def oldest_wait(self) -> int | None:
+        """The lowest version that somebody waits for."""
+        return min((version for version, _ in self._waiting), default=None)
+
+    async def run(self) -> None:
+        """Raises `AttestationError` after the second failure, `StorageError` for weights that stay unreadable."""
+        topic = TopicNames(self._settings.bus.namespace).policies
+        reader = LogReader(self._settings, "rollout", [topic], "earliest", self._producer)
+        try:
+            while True:
+                # The log may hold many versions: only the newest of what is there already is worth loading.
+                if await self._read(reader) and reader.at_end():
+                    policy = self._following.due()
+                    if policy is not None:
+                        await self._adopt(policy)
+        finally:
+            with contextlib.suppress(BusError):
+                await reader.close()
+
+    async def _read(self, reader: LogReader) -> bool:
+        try:
+            deliveries = await reader.poll(_POLL_S)
+        except BusError as error:
+            _log.warning("policies topic not readable", error=str(error))
+            await asyncio.sleep(_BACKOFF_S)
+            return False
+        for delivery in deliveries:
+            if isinstance(delivery.message, Policy):
+                self._following.observe(delivery.message)
+        return True
+
+    async def _adopt(self, policy: Policy) -> None:
+        started = time.monotonic()
+        try:
+            await self._load(policy)
+        except (AttestationError, DigestMismatchError) as error:
+            self._refuse(policy, error)
+        except StorageError as error:
+            await self._be_patient(policy, error)
+        else:
+            self.load_seconds = time.monotonic() - started
+            self._unreadable_since = None
+            self._following.succeeded(policy)
+            self._release()
+            _log.info("policy.served", version=policy.version, seconds=round(self.load_seconds, 3))
+
+    async def _load(self, policy: Policy) -> None:
+        weights = policy.weights
+        if weights.kind != "full":
+            raise AttestationError(
+                f"policy {policy.version}: weights are a {weights.kind}; this rollout loads full weights only"
+            )
+        path = await asyncio.to_thread(self._store.fetch, weights.uri, weights.sha256, self._cache)
+        await self._engine.load_policy(path, policy.version, policy.canary)
+        if path.is_relative_to(self._cache):
+            await asyncio.to_thread(self._forget_others, path)
+
+    def _forget_others(self, path: Path) -> None:
+        """Downloads of earlier policies; another rollout on this machine may remove them first."""
+        for other in self._cache.iterdir():
+            if other != path and other.suffix == path.suffix:
+                other.unlink(missing_ok=True)
+
+    def _refuse(self, policy: Policy, error: Exception) -> None:
+        self._following.failed(policy)
+        if self._following.given_up:
+            raise AttestationError(
+                f"policy {policy.version} cannot be attested, this worker stops producing: {error}"
+            ) from error
+        _log.warning("policy refused, fetching it once more", version=policy.version, error=str(error))
+
+    async def _be_patient(self, policy: Policy, error: StorageError) -> None:
+        """Its object may have been pruned because newer ones exist, which the next poll will show."""
+        now = time.monotonic()
+        self._unreadable_since = self._unreadable_since or now
+        if now - self._unreadable_since > _STORAGE_PATIENCE_S:
+            raise error
+        _log.warning("policy not readable", version=policy.version, error=str(error))
+        await asyncio.sleep(_BACKOFF_S)
+
+    def _release(self) -> None:
+        for version, future in self._waiting:
+            if version <= self.version and not future.done():
+                future.set_result(self.version)

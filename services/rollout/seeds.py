@@ -1,0 +1,15 @@
+"""Which random numbers an attempt is drawn with.
+
+Invariant: a function of the run, the slot and the scheduler's attempt alone, so that a redelivered task draws the
+same tokens from the same weights, and a rescheduled one draws others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def sample_seed(run_seed: int, group_id: str, sample_index: int, attempt: int) -> int:
+    """64 bits of sha256."""
+    text = f"{run_seed}/{group_id}/{sample_index}/{attempt}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

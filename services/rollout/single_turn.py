@@ -1,0 +1,148 @@
+"""One question, one answer: tasks of the `single_turn` workload.
+
+Invariant: every slot of a task ends as exactly one trajectory that is sent as soon as it is complete, or the call
+raises and the task comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from services.rollout import episodes
+from services.rollout.chat import ChatCodec, Prompt
+from services.rollout.engines.base import Engine, GenerateRequest, Generation
+from services.rollout.seeds import sample_seed
+from shared.contracts import Slot, Task, Timings, Trajectory
+from shared.errors import ContractError
+from shared.telemetry.tracing import Tracing
+
+Send = Callable[[Trajectory], Awaitable[None]]
+WaitForPolicy = Callable[[int], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SingleTurn:
+    """`wait_for_policy(version)` returns once the engine serves that version or a newer one."""
+
+    engine: Engine
+    codec: ChatCodec
+    tracing: Tracing
+    run_seed: int
+    worker_id: str
+    wait_for_policy: WaitForPolicy
+
+    async def attempt(self, task: Task, send: Send) -> None:
+        """Raises `ContractError` (a task of another kind), `TemplateFault`, `GenerationFault`, `BusError`."""
+        if task.tools or task.limits.turns != 1:
+            raise ContractError(
+                f"task {task.group_id}: {task.limits.turns} turns and tools {list(task.tools)} are not single_turn work"
+            )
+        if _remaining_s(task) <= 0:
+            await self.give_up(task, "deadline passed before start", send)
+        elif task.demonstration:
+            await self._demonstrate(task, send)
+        else:
+            await self._sample_all(task, send)
+
+    async def _demonstrate(self, task: Task, send: Send) -> None:
+        shown = self.codec.demonstrate(task.messages, task.demonstration)
+        for slot in task.slots():
+            with self.tracing.span("sample") as span:
+                trajectory = episodes.demonstrated(task, slot, shown, self._sign())
+                span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
+                await send(trajectory)
+
+    async def _sample_all(self, task: Task, send: Send) -> None:
+        prompt = self.codec.prompt(task.messages)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(_remaining_s(task)):
+                await self.wait_for_policy(task.min_policy_version)
+        except TimeoutError:
+            reason = f"deadline passed while waiting for policy {task.min_policy_version}"
+            await self.give_up(task, reason, send)
+            return
+        waited = time.monotonic() - began
+        ends = await asyncio.gather(
+            *(self._sample(task, slot, prompt, waited, send) for slot in task.slots()), return_exceptions=True
+        )
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+
+    async def _sample(self, task: Task, slot: Slot, prompt: Prompt, waited: float, send: Send) -> None:
+        limit = min(task.limits.context_tokens, self.engine.longest)
+        room = limit - len(prompt.ids)
+        with self.tracing.span("sample") as span:
+            span.set_attribute("temper.sample", slot.sample_index)
+            if room < 1:
+                trajectory = episodes.no_room(task, slot, prompt, limit, self._sign())
+            else:
+                trajectory = await self._generate(task, slot, prompt, waited, room)
+            span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
+            span.set_attribute("temper.policy_version", trajectory.last_version)
+            span.set_attribute("temper.stop_reason", trajectory.stop_reason)
+            span.set_attribute("temper.tokens", trajectory.sampled_tokens())
+            await send(trajectory)
+
+    async def _generate(self, task: Task, slot: Slot, prompt: Prompt, waited: float, room: int) -> Trajectory:
+        sampling = task.sampling
+        run_seed = self.run_seed if sampling.seed is None else sampling.seed
+        request = GenerateRequest(
+            request_id=f"{slot.group_id}/{slot.sample_index}",
+            prompt_ids=prompt.ids,
+            max_tokens=min(sampling.max_tokens, room),
+            stop_ids=self.codec.stop_ids,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt),
+        )
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(min(task.limits.wall_seconds, _remaining_s(task))):
+                made = await self.engine.generate(request)
+        except TimeoutError:
+            reason = (
+                f"not sampled within {time.monotonic() - began:.1f} s: deadline passed while it waited or ran"
+            )
+            return episodes.faulted(task, slot, reason, self._sign())
+        timings = _timings(task, made, waited, waited + time.monotonic() - began)
+        return episodes.sampled(
+            task, slot, prompt, made, text=self.codec.text(made.token_ids), by=self._sign(timings)
+        )
+
+    async def give_up(self, task: Task, reason: str, send: Send) -> None:
+        """One trajectory a slot that says why there is no attempt."""
+        for slot in task.slots():
+            with self.tracing.span("sample") as span:
+                trajectory = episodes.faulted(task, slot, reason, self._sign())
+                span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
+                await send(trajectory)
+
+    def _sign(self, timings: Timings | None = None) -> episodes.Signature:
+        return episodes.Signature(
+            trajectory_id=uuid.uuid4().hex,
+            worker_id=self.worker_id,
+            created_ms=int(time.time() * 1000),
+            timings=timings or Timings(),
+        )
+
+
+def _remaining_s(task: Task) -> float:
+    """Until nobody wants the result; for ever where the task has no deadline."""
+    return task.deadline_ms / 1000 - time.time() if task.deadline_ms else float("inf")
+
+
+def _timings(task: Task, made: Generation, waited: float, total: float) -> Timings:
+    queued = max(0.0, time.time() - total - task.created_ms / 1000) if task.created_ms else 0.0
+    return Timings(
+        queued=queued + made.timings.queued,
+        policy_wait=waited,
+        prefill=made.timings.prefill,
+        decode=made.timings.decode,
+        total=total,
+    )
