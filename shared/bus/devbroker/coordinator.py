@@ -94,11 +94,13 @@ class GroupCoordinator:
         return code
 
     def may_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
-        if not group_id:
-            return Code.INVALID_GROUP_ID
+        """GROUP_ID_NOT_FOUND when a generation of an unknown group is claimed."""
         group = self._groups.get(group_id)
         if group is None:
-            return Code.NONE if generation < 0 else Code.UNKNOWN_MEMBER_ID
+            if generation < 0:
+                return Code.NONE
+            known = group_id in self.store.groups()
+            return Code.UNKNOWN_MEMBER_ID if known else Code.GROUP_ID_NOT_FOUND
         return group.may_commit(member_id, instance_id, generation, self._clock())
 
     # -- administration -------------------------------------------------------------------------------------

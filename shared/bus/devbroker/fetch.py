@@ -131,15 +131,15 @@ class _Reader:
                 want.code = Code.UNKNOWN_TOPIC_OR_PARTITION  # the topic was deleted while we waited
         self._left -= len(records)
         self._nothing_yet = self._nothing_yet and not records
-        known = log is not None and want.code in (Code.NONE, Code.OFFSET_OUT_OF_RANGE)
-        end = log.end_offset if log is not None and known else -1
+        known = log if want.code is Code.NONE else None
+        end = -1 if known is None else known.end_offset
         return _PartitionAnswer(
             partition_index=want.partition,
             error_code=want.code,
             high_watermark=end,
             last_stable_offset=end,
-            log_start_offset=log.start_offset if log is not None and known else -1,
-            aborted_transactions=[],
+            log_start_offset=-1 if known is None else known.start_offset,
+            aborted_transactions=None,
             preferred_read_replica=-1,
             records=records,
         )
@@ -194,8 +194,10 @@ def _look_up(log: PartitionLog, timestamp: int) -> TimedOffset | None:
         return TimedOffset(log.end_offset, -1)
     if timestamp == OffsetSpec.MAX_TIMESTAMP:
         return log.latest_time()
+    if timestamp == OffsetSpec.LATEST_TIERED:
+        return None  # there is no tiered storage
     if timestamp < 0:
-        return None  # tiered storage: there is none
+        raise Refusal(Code.UNSUPPORTED_VERSION, f"the special timestamp {timestamp} is not known")
     return log.offset_for_time(timestamp)
 
 

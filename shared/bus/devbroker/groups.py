@@ -49,7 +49,6 @@ class Group:
         refusal = self._refuse_join(request)
         if refusal is not None:
             return [Due(token, JoinAnswer(refusal, request.member_id))]
-        self.protocol_type = request.protocol_type if not self.members else self.protocol_type
         if not request.member_id:
             return self._join_unknown(token, request, now)
         if request.member_id in self.pending:
@@ -104,6 +103,7 @@ class Group:
             join_token=token,
         )
         self.members[member_id] = member
+        self.protocol_type = request.protocol_type
         if request.instance_id is not None:
             self.instances[request.instance_id] = member_id
         if self.state is GroupState.PREPARING and now < self.join_not_before:

@@ -25,6 +25,8 @@ async def offset_commit(broker: Broker, caller: Caller, request: Any) -> Any:
     code = broker.groups.may_commit(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
     )
+    if code is Code.GROUP_ID_NOT_FOUND and caller.version < 9:
+        code = Code.ILLEGAL_GENERATION  # what older clients understand
     if code is not Code.NONE:
         return refuse_offset_commit(request, code)
     accepted: dict[TopicPartition, Committed] = {}

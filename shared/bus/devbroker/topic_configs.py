@@ -13,6 +13,7 @@ from shared.bus.devbroker.codes import Code, Refusal
 from shared.bus.devbroker.settings import DevBrokerSettings
 
 DAY_MS = 86_400_000
+MIN_SEGMENT_BYTES = 1024 * 1024  # of a topic, as in Kafka; the broker's default may be less, for tests
 
 
 class ConfigType(IntEnum):
@@ -73,9 +74,9 @@ def _flag(default: bool) -> ConfigSpec:
 
 def _cleanup() -> ConfigSpec:
     def check(text: str) -> None:
-        parts = {part.strip() for part in text.split(",")}
+        parts = {part.strip() for part in text.split(",") if part}
         if not parts <= {"compact", "delete"}:
-            raise ValueError("must be delete, compact or both")
+            raise ValueError("must be delete, compact, both or nothing")
 
     return ConfigSpec("delete", ConfigType.LIST, check)
 
@@ -107,10 +108,12 @@ def topic_config_specs(settings: DevBrokerSettings) -> dict[str, ConfigSpec]:
         "min.compaction.lag.ms": _integer(long, 0, 0),
         "min.insync.replicas": _integer(integer, 1, 1, top),
         "preallocate": _flag(False),
+        "remote.log.copy.disable": _flag(False),
+        "remote.log.delete.on.disable": _flag(False),
         "remote.storage.enable": _flag(False),
         "retention.bytes": _integer(long, -1, -1),
         "retention.ms": _integer(long, 7 * DAY_MS, -1),
-        "segment.bytes": _integer(integer, settings.segment_bytes, 14, top),
+        "segment.bytes": _integer(integer, settings.segment_bytes, MIN_SEGMENT_BYTES, top),
         "segment.index.bytes": _integer(integer, 10_485_760, 4, top),
         "segment.jitter.ms": _integer(long, 0, 0),
         "segment.ms": _integer(long, 7 * DAY_MS, 1),

@@ -1,6 +1,6 @@
 """Compaction keeps the latest record of every key, at its offset; deletions are seen before they vanish."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ from shared.bus.devbroker import compaction
 from shared.bus.devbroker.batches import HEADER_BYTES, iter_records, read_header
 from shared.bus.devbroker.log import PartitionLog
 from shared.bus.devbroker.running import RunningBroker
-from tests.bus.devbroker.clients import admin, batch, create, eventually, producer, read
+from shared.bus.devbroker.settings import DevBrokerSettings
+from tests.bus.devbroker.clients import batch, create, eventually, producer, read
 from tests.bus.devbroker.test_log import NOW, policy
 
 pytestmark = pytest.mark.timeout(60)
@@ -172,10 +173,15 @@ def test_a_reader_from_the_start_ends_with_the_same_table(
     log.close()
 
 
-def test_clients_read_a_compacted_topic(broker: RunningBroker) -> None:
-    create(
-        broker.bootstrap, "c", cleanup_policy="compact", segment_bytes=2_000, min_cleanable_dirty_ratio="0.01"
-    )
+@pytest.fixture
+def small_segments(make_settings: Callable[..., DevBrokerSettings]) -> Iterator[RunningBroker]:
+    with RunningBroker(make_settings(segment_bytes=2_000)) as running:
+        yield running
+
+
+def test_clients_read_a_compacted_topic(small_segments: RunningBroker) -> None:
+    broker = small_segments
+    create(broker.bootstrap, "c", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
     with producer(broker.bootstrap, enable_idempotence=True) as client:
         for index in range(200):
             client.send("c", b"v%d" % index + b"." * 50, b"k%d" % (index % 4))
@@ -184,11 +190,7 @@ def test_clients_read_a_compacted_topic(broker: RunningBroker) -> None:
         client.send("c", None, b"k0")
         client.flush()
 
-    def size() -> int:
-        with admin(broker.bootstrap):
-            return len(read(broker.bootstrap, "c", 201, timeout_s=0.7))
-
-    eventually(lambda: size() < 100)
+    eventually(lambda: len(read(broker.bootstrap, "c", 201, timeout_s=0.7)) < 100)
     table = {record.key: record.value for record in read(broker.bootstrap, "c", 201, timeout_s=1)}
     assert table.pop(b"k0") is None
     assert {key: value.rstrip(b".") for key, value in table.items()} == {
