@@ -92,13 +92,13 @@ class LogCursor:
     def positions(self) -> dict[Place, int]:
         return {tuple(place): self._consumer.position(place) for place in self._consumer.assignment()}
 
-    def fetch(self, timeout_s: float, max_records: int) -> list[RawRecord]:
+    def fetch(self, timeout_s: float) -> list[RawRecord]:
         """Raises `BusError` for what the library cannot recover from by itself."""
         from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 
         self._apply_pauses()
         try:
-            batches = self._consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)), max_records=max_records)
+            batches = self._consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
         except OffsetOutOfRangeError as error:
             self._relocate(dict(error.args[0]))
             return []

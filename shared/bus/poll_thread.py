@@ -35,7 +35,6 @@ _log = structlog.get_logger(__name__)
 POLL_S = 0.2
 _PAUSED_POLL_S = 0.02
 _LAG_EVERY_S = 2.0
-_FETCH_RECORDS = 500
 _MOST_AHEAD = 50_000
 """Records of one partition that may be taken beyond its first unfinished one."""
 _SILENT_S = 15.0
@@ -183,16 +182,14 @@ class PollThread(threading.Thread):
 
         if self._all_paused:
             # Everything is paused: the library would sleep unwakeably, so poll for the membership and wait here.
-            batches = self._consumer.poll(timeout_ms=0, max_records=_FETCH_RECORDS)
+            batches = self._consumer.poll(timeout_ms=0)
             if not batches:
                 self._wake.wait(min(POLL_S, self._next_due_s()))
                 self._wake.clear()
             return dict(batches)
         timeout_s = min(_PAUSED_POLL_S if self.paused_for_load else POLL_S, self._next_due_s())
         try:
-            return dict(
-                self._consumer.poll(timeout_ms=max(1, round(timeout_s * 1000)), max_records=_FETCH_RECORDS)
-            )
+            return dict(self._consumer.poll(timeout_ms=max(1, round(timeout_s * 1000))))
         except OffsetOutOfRangeError as error:
             self._replace(error.args[0])
         except LogTruncationError as error:
@@ -326,7 +323,7 @@ class PollThread(threading.Thread):
                     )
                     break
                 # Usually a rebalance that polling completes; it may also take partitions away, with their own commit.
-                self._consumer.poll(timeout_ms=100, max_records=1)
+                self._consumer.poll(timeout_ms=100)
         self.drop(list(self.owned))
         self._consumer.close(autocommit=False, timeout_ms=3000)
 
@@ -344,7 +341,6 @@ def _group_options(plan: PollPlan) -> dict[str, Any]:
         "heartbeat_interval_ms": max(100, min(1000, bus.session_timeout_ms // 4)),
         # How long a rebalance waits for a member: its bounded drain, and time to spare.
         "max_poll_interval_ms": max(60_000, round(2000 * bus.drain_s) + 30_000),
-        "max_poll_records": _FETCH_RECORDS,
         "partition_assignment_strategy": (
             CooperativeStickyAssignor if cooperative else RoundRobinPartitionAssignor,
         ),

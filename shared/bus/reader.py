@@ -8,6 +8,7 @@ that the broker no longer has is an error, never a silent jump. All Kafka calls 
 from __future__ import annotations
 
 import asyncio
+import collections
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ class LogReader:
         self._cursor = LogCursor(settings.bus, f"temper-{service}-reader", tuple(topics), start)
         self._store: ObjectStore | None = None
         self._fetch: asyncio.Future[list[RawRecord]] | None = None
-        self._pending: list[RawRecord] = []
+        self._fetched: collections.deque[RawRecord] = collections.deque()
         self._positions: dict[tuple[str, int], int] = {}
         self._opened = False
         self._closed = False
@@ -83,17 +84,23 @@ class LogReader:
         tries again.
         """
         await self.open()
-        if not self._pending:
-            self._pending = await self._fetched(timeout_s, max_records)
+        records = self._take(max_records)
+        if not records:
+            self._fetched.extend(await self._fetch_more(timeout_s))
             self._raise_losses()
-        records = self._pending
-        read = await self._run(self._decode, records)
-        for item in read:
-            if isinstance(item, Undecodable):
-                await self._bury(item)
-        self._pending = []
+            records = self._take(max_records)
+        try:
+            read = await self._run(self._decode, records)
+            for item in read:
+                if isinstance(item, Undecodable):
+                    await self._bury(item)
+        except BaseException:
+            self._fetched.extendleft(reversed(records))
+            raise
         for record in records:
             self._positions[(record.topic, record.partition)] = record.offset + 1
+        if not records:
+            self._step_over_gaps()
         return [item for item in read if isinstance(item, Delivery)]
 
     def positions(self) -> dict[tuple[str, int], int]:
@@ -101,7 +108,7 @@ class LogReader:
         return dict(self._positions)
 
     def pause(self, topics: Iterable[str]) -> None:
-        """Fetch nothing of these topics until `resume`. What was fetched before may still be returned once."""
+        """Return nothing of these topics until `resume`, and fetch no more of them."""
         self._cursor.paused |= set(topics)
 
     def resume(self, topics: Iterable[str]) -> None:
@@ -127,11 +134,29 @@ class LogReader:
             await self._run(self._cursor.close)
             self._thread.shutdown(wait=False)
 
-    async def _fetched(self, timeout_s: float, max_records: int) -> list[RawRecord]:
+    def _take(self, most: int) -> list[RawRecord]:
+        """Up to `most` fetched records of topics that are not paused, in their order."""
+        paused = self._cursor.paused
+        out: list[RawRecord] = []
+        left: collections.deque[RawRecord] = collections.deque()
+        while self._fetched and len(out) < most:
+            record = self._fetched.popleft()
+            (left if record.topic in paused else out).append(record)
+        self._fetched.extendleft(reversed(left))
+        return out
+
+    def _step_over_gaps(self) -> None:
+        """Move positions to where the consumer stands when nothing was left to return (compacted ends have gaps)."""
+        waiting = {record.topic for record in self._fetched}
+        for place, position in self._cursor.settled.items():
+            if place[0] not in waiting:
+                self._positions[place] = max(self._positions[place], position)
+
+    async def _fetch_more(self, timeout_s: float) -> list[RawRecord]:
         # A cancelled poll must not lose what its thread goes on to fetch: the next poll waits for the same fetch.
         if self._fetch is None:
             self._fetch = asyncio.get_running_loop().run_in_executor(
-                self._thread, self._cursor.fetch, timeout_s, max_records
+                self._thread, self._cursor.fetch, timeout_s
             )
         try:
             records = await asyncio.shield(self._fetch)
@@ -141,8 +166,6 @@ class LogReader:
             self._fetch = None
             raise
         self._fetch = None
-        for place, position in self._cursor.settled.items():
-            self._positions[place] = position
         return records
 
     def _raise_losses(self) -> None:

@@ -73,6 +73,7 @@ class Worker:
     are consumed beside them. `handler` sends its outputs through `producer`, awaited, and returns; what it raises
     fails the attempt. After the last attempt `on_exhausted(delivery, error)` is awaited, then the record becomes a
     dead letter. `accept` looks at headers before anything is decoded; what it refuses is finished and counted.
+    `buffer_records`: how many records of one topic may wait in memory before fetching pauses (a fetch may pass it).
     """
 
     def __init__(  # noqa: PLR0917  (what every service gives, in the order of the page that binds them)
@@ -88,6 +89,7 @@ class Worker:
         group: str,
         on_exhausted: Exhausted | None = None,
         accept: Callable[[Headers], bool] | None = None,
+        buffer_records: int = 2000,
     ) -> None:
         delays = retry_topics(settings, service)
         weights: Mapping[str, int] = {
@@ -114,7 +116,7 @@ class Worker:
             group=group,
             topics=tuple(weights),
             delays=delays,
-            limits=BufferLimits(records=max(4 * concurrency, 2000), bytes=_BUFFER_BYTES),
+            limits=BufferLimits(records=max(concurrency, buffer_records), bytes=_BUFFER_BYTES),
         )
         self._thread = PollThread(self._plan, _LoopSink(self), self._meter, self._finished)
         self._dispatcher = Dispatcher(
