@@ -22,7 +22,13 @@ LEADER_EPOCH = 0  # one node leads every partition for ever
 
 
 def wall_clock_ms() -> int:
+    """Milliseconds since 1970: what records and retention go by."""
     return int(time.time() * 1000)
+
+
+def steady_clock_ms() -> int:
+    """Milliseconds that never jump: what sessions and rebalances go by."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class Broker:
@@ -36,19 +42,23 @@ class Broker:
         self.topics = TopicCatalogue(settings)
         self.identity = Identity(settings.data_dir / "identity.json")
         self.store = GroupStore(Journal(settings.data_dir / "groups.journal"))
-        self.groups = GroupCoordinator(settings, self.store, clock)
+        self.groups = GroupCoordinator(settings, self.store, steady_clock_ms)
         self._lock = FolderLock(settings.data_dir)
         self._clean_mark: Path = settings.data_dir / "clean-stop"
 
     def open(self) -> None:
         """Take the folder and recover what is in it. Raises DevBrokerError."""
         self._lock.acquire()
-        was_clean = self._clean_mark.exists()
-        self._clean_mark.unlink(missing_ok=True)
-        self.identity.open()
-        self.topics.open(was_clean, self.clock())
-        self.store.open()
-        self.groups.open()
+        try:
+            was_clean = self._clean_mark.exists()
+            self._clean_mark.unlink(missing_ok=True)
+            self.identity.open()
+            self.topics.open(was_clean, self.clock())
+            self.store.open()
+            self.groups.open()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def close(self) -> None:
         """Flush, mark the stop as clean, and let go of the folder."""

@@ -26,6 +26,8 @@ class Chores:
                 try:
                     await self._care_for(log)
                 except (OSError, TemperError) as fault:
+                    if log.deleted:
+                        continue  # in the middle of the chore
                     structlog.get_logger().error(
                         "devbroker.chore_failed", log=str(log.folder), reason=str(fault)
                     )
@@ -39,7 +41,7 @@ class Chores:
         if plan is None:
             return
         results = await asyncio.to_thread(compaction.run, plan, log.policy.segment_bytes)
-        if not log.folder.exists():
-            return  # the topic was deleted meanwhile
+        if log.deleted:
+            return
         compaction.swap(log, results)
         history.with_pass(plan, now, log.policy.delete_retention_ms).store(log.folder)

@@ -127,8 +127,6 @@ class _Reader:
                     records = log.read(want.offset, min(want.max_bytes, self._left), self._nothing_yet)
             except Refusal as refusal:
                 want.code = refusal.code
-            except FileNotFoundError:
-                want.code = Code.UNKNOWN_TOPIC_OR_PARTITION  # the topic was deleted while we waited
         self._left -= len(records)
         self._nothing_yet = self._nothing_yet and not records
         known = log if want.code is Code.NONE else None

@@ -55,6 +55,7 @@ class PartitionLog:
         self.segments: list[Segment] = []
         self.producers = ProducerLedger()
         self.listeners: set[Callable[[], None]] = set()
+        self.deleted = False  # set when its topic is deleted, for those who still hold it
         self._unflushed: set[Path] = set()
 
     # -- opening --------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class PartitionLog:
                 path.unlink()  # compaction had merged it into the one before when it was stopped
                 continue
             for header in segment.recover(check_crc=not was_clean or index == len(paths) - 1):
-                self.producers.record(header, max(header.max_timestamp, 0) or now_ms)
+                self.producers.record(header, now_ms)
             torn = segment.cut()
             if torn:
                 log.warning(
@@ -170,6 +171,8 @@ class PartitionLog:
     # -- reading --------------------------------------------------------------------------------------------
 
     def check_in_range(self, offset: int) -> None:
+        if self.deleted:
+            raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"the topic of {self.folder} was deleted")
         if not self.start_offset <= offset <= self.end_offset:
             raise Refusal(
                 Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {self.start_offset}..{self.end_offset}"

@@ -4,7 +4,8 @@ Invariant: all partitions of a request that may be committed are stored in one j
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription, ConsumerProtocolType
@@ -88,48 +89,53 @@ _GroupedTopic = _Grouped.OffsetFetchResponseTopics
 
 async def offset_fetch(broker: Broker, caller: Caller, request: Any) -> Any:
     """Committed offsets of one group (before v8) or of several; -1 where there is none."""
-    if caller.version < 8:
-        topics = [
-            _Single(
-                name=name,
-                partitions=[_offset_row(_Single.OffsetFetchResponsePartition, row) for row in rows],
-            )
-            for name, _, rows in _rows(broker, request.group_id, request.topics)
-        ]
-        return OffsetFetchResponse(topics=topics, error_code=Code.NONE)
-    return OffsetFetchResponse(groups=[_group_offsets(broker, asked) for asked in request.groups])
+    if caller.version >= 8:
+        return OffsetFetchResponse(groups=[_group_offsets(broker, asked) for asked in request.groups])
+    asked = None
+    if request.topics is not None:
+        asked = [_Asked(topic.name, None, topic.partition_indexes) for topic in request.topics]
+    topics = [
+        _Single(
+            name=name, partitions=[_offset_row(_Single.OffsetFetchResponsePartition, row) for row in rows]
+        )
+        for name, _, rows in _rows(broker, request.group_id, asked)
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=Code.NONE)
 
 
-def _group_offsets(broker: Broker, asked: Any) -> Any:
-    code = _check_epoch_of_member(broker, asked)
-    topics = (
-        []
-        if code is not Code.NONE
-        else [
-            _GroupedTopic(
-                name=name,
-                topic_id=topic_id,
-                partitions=[_offset_row(_GroupedTopic.OffsetFetchResponsePartitions, row) for row in rows],
-            )
-            for name, topic_id, rows in _rows(broker, asked.group_id, asked.topics)
-        ]
-    )
-    return _Grouped(group_id=asked.group_id, topics=topics, error_code=code)
+def _group_offsets(broker: Broker, request: Any) -> Any:
+    if request.member_id is not None and request.member_epoch >= 0:
+        # Only members of the newer group protocol have an epoch, and there are none here.
+        return _Grouped(group_id=request.group_id, topics=[], error_code=Code.UNKNOWN_MEMBER_ID)
+    asked = None
+    if request.topics is not None:
+        asked = [_Asked(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+    topics = [
+        _GroupedTopic(
+            name=name,
+            topic_id=topic_id,
+            partitions=[_offset_row(_GroupedTopic.OffsetFetchResponsePartitions, row) for row in rows],
+        )
+        for name, topic_id, rows in _rows(broker, request.group_id, asked)
+    ]
+    return _Grouped(group_id=request.group_id, topics=topics, error_code=Code.NONE)
 
 
-def _check_epoch_of_member(broker: Broker, asked: Any) -> Code:
-    """Only members of the newer group protocol send an epoch (v9+); nobody has one here."""
-    known = asked.member_id is None or asked.member_epoch < 0
-    return Code.NONE if known else Code.UNKNOWN_MEMBER_ID
+class _Asked(NamedTuple):
+    """One topic of a request, named by name (before v10) or by id."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: list[int]
 
 
 _Row = tuple[int, Committed, Code]
 
 
 def _rows(
-    broker: Broker, group_id: str, asked: Iterable[Any] | None
-) -> Iterable[tuple[str, Any, list[_Row]]]:
-    """Per topic: its name, its id, and (partition, what was committed, error). Everything for null."""
+    broker: Broker, group_id: str, asked: list[_Asked] | None
+) -> Iterable[tuple[str, UUID | None, list[_Row]]]:
+    """Per topic: its name, its id, and (partition, what was committed, error). Everything for None."""
     if asked is None:
         by_topic: dict[str, list[_Row]] = {}
         for (name, partition), committed in sorted(broker.store.offsets(group_id).items()):
@@ -141,9 +147,9 @@ def _rows(
         try:
             name = topic.name or broker.topics.by_id(topic.topic_id).name
         except Refusal as refusal:
-            yield "", topic.topic_id, [(index, _NOTHING, refusal.code) for index in topic.partition_indexes]
+            yield "", topic.topic_id, [(index, _NOTHING, refusal.code) for index in topic.partitions]
             continue
-        found = [(index, broker.store.get(group_id, name, index)) for index in topic.partition_indexes]
+        found = [(index, broker.store.get(group_id, name, index)) for index in topic.partitions]
         yield name, topic.topic_id, [(index, committed or _NOTHING, Code.NONE) for index, committed in found]
 
 
@@ -159,9 +165,18 @@ def _offset_row(kind: Any, row: _Row) -> Any:
 
 
 def refuse_offset_fetch(request: Any, code: Code) -> Any:
-    """The same error for every group of a request."""
+    """The same error for every group of a request, and for every partition where groups can't have one (v1)."""
     return OffsetFetchResponse(
-        topics=[],
+        topics=[
+            _Single(
+                name=topic.name,
+                partitions=[
+                    _offset_row(_Single.OffsetFetchResponsePartition, (index, _NOTHING, code))
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or []
+        ],
         error_code=code,
         groups=[
             _Grouped(group_id=asked.group_id, topics=[], error_code=code) for asked in request.groups or []

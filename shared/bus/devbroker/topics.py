@@ -142,9 +142,14 @@ class TopicCatalogue:
         for partition in range(topic.partitions):
             log = self._logs.pop((name, partition))
             log.close()
+            log.deleted = True
             for wake in tuple(log.listeners):
                 wake()
-        shutil.rmtree(self._logs_folder / topic.folder_name)
+        folder = self._logs_folder / topic.folder_name
+        doomed = folder.rename(
+            folder.with_name(folder.name + ".deleted")
+        )  # so that no compaction writes into it
+        shutil.rmtree(doomed)
 
     def grow(self, name: str, partitions: int, now_ms: int, validate_only: bool = False) -> None:
         """Raises Refusal with UNKNOWN_TOPIC_OR_PARTITION or INVALID_PARTITIONS."""

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 from kafka import TopicPartition
 from kafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafka.structs import OffsetAndMetadata
 
 from shared.bus.devbroker.running import RunningBroker
 from shared.bus.devbroker.settings import DevBrokerSettings, FlushPolicy
-from tests.bus.devbroker.clients import admin, consumer, create, producer, read, send
+from tests.bus.devbroker.clients import admin, consumer, create, eventually, poll, producer, read, send
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -148,3 +149,31 @@ def test_everything_is_there_after_a_clean_restart(make_settings: Callable[..., 
         assert [record.value for record in read(broker.bootstrap, "t", 3)] == [b"one", b"two", b"three"]
         with consumer(broker.bootstrap) as client:
             assert client.partitions_for_topic("t") == {0, 1}
+
+
+@pytest.mark.parametrize("version", [(0, 11), (1, 0), (2, 1), (2, 4), (2, 8), (3, 3), (4, 0)])
+def test_older_protocol_versions_are_spoken_too(broker: RunningBroker, version: tuple[int, ...]) -> None:
+    """What a client of that Kafka version sends: produce, groups, commits, lookups."""
+    create(broker.bootstrap, "t")
+    send(broker.bootstrap, "t", [b"a", b"b", b"c"], api_version=version, enable_idempotence=False)
+    partition = TopicPartition("t", 0)
+    with consumer(broker.bootstrap, "t", group_id="g", api_version=version) as client:
+        records = eventually(lambda: poll(client, 200))
+        assert [record.value for record in records[partition]] == [b"a", b"b", b"c"]
+        client.commit({partition: OffsetAndMetadata(2, "note", -1)})
+        assert client.committed(partition, metadata=True).metadata == "note"
+        assert client.end_offsets([partition]) == {partition: 3}
+        assert client.offsets_for_times({partition: 0})[partition].offset == 0
+
+
+def test_a_fetch_that_waits_on_a_deleted_topic_is_told(broker: RunningBroker) -> None:
+    create(broker.bootstrap, "t")
+    with (
+        consumer(broker.bootstrap, "t", fetch_max_wait_ms=20_000) as reader,
+        admin(broker.bootstrap) as client,
+    ):
+        reader.poll(timeout_ms=300)  # a fetch now waits in the broker
+        client.delete_topics(["t"])
+        create(broker.bootstrap, "t")
+        send(broker.bootstrap, "t", [b"new"])
+        assert eventually(lambda: reader.poll(timeout_ms=200))[TopicPartition("t", 0)][0].value == b"new"
