@@ -23,6 +23,10 @@ from shared.telemetry.text import one_line, plain, printable
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _FIRST = ("timestamp", "level", "event", "service", "worker_id", "run_id")
 
+_NOISY = ("kafka.net.selector", "kafka.coordinator.assignors")
+"""Loggers that warn of what is no fault: a callback that took 100 ms on a busy machine, and, at every rebalance,
+topics whose partitions a client has yet to learn. Heard from `error` up, or with `log_level = "debug"`."""
+
 
 def configure_logging(
     telemetry: TelemetrySettings, *, service: str, worker_id: str, run_id: str, stream: TextIO | None = None
@@ -57,6 +61,8 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(max(level, logging.WARNING))
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.NOTSET if level < logging.INFO else logging.ERROR)
     logging.captureWarnings(True)
 
 

@@ -49,11 +49,13 @@ class TopicLog:
         self._cursor.close()
 
     def records(self) -> Iterator[RawRecord]:
-        """Raises `BusError` where the broker stops answering before the end."""
+        """Raises `BusError` where the broker stops answering before the end, or drops records while they are read."""
         ends = dict(self._cursor.ends)
         moved = time.monotonic()
         while any(offset < ends[place] for place, offset in self._cursor.positions().items()):
-            found = self._cursor.fetch(0.2, 2000)
+            found = self._cursor.fetch(0.2)
+            if self._cursor.losses:
+                raise self._cursor.losses.pop(0)
             if found:
                 moved = time.monotonic()
             elif time.monotonic() - moved > _STILL_S:

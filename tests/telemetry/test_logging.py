@@ -78,6 +78,17 @@ def test_libraries_are_heard_from_warning_up_in_the_same_form():
     assert "old call" in third["event"]
 
 
+def test_what_is_no_fault_is_heard_on_request_only():
+    noise = logging.getLogger("kafka.net.selector")
+    raw = configured()
+    noise.warning("a task took 0.1 s")
+    noise.error("the selector broke")
+    assert [event["event"] for event in events(raw)] == ["the selector broke"]
+    raw = configured(level="debug")
+    noise.warning("a task took 0.1 s")
+    assert [event["event"] for event in events(raw)] == ["a task took 0.1 s"]
+
+
 def test_an_exception_comes_with_its_traceback():
     raw = configured()
     try:
