@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # half of the time of `--help` would go into importing rich
 )
 app.command("up")(up.up)
 services.register(app)

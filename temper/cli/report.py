@@ -15,8 +15,12 @@ NOT_ENOUGH = 1
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
-    min_pass_rate: Annotated[float, typer.Option(help="Held-out pass rate the last evaluation must have.")] = 0.0,
-    min_gain: Annotated[float, typer.Option(help="By how much it must be above the first evaluation.")] = -1.0,
+    min_pass_rate: Annotated[
+        float, typer.Option(help="Held-out pass rate the last evaluation must have.")
+    ] = 0.0,
+    min_gain: Annotated[
+        float, typer.Option(help="By how much it must be above the first evaluation.")
+    ] = -1.0,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
     """Show summary.json as tables; exit code 1 when the run is below what was asked for."""
@@ -53,7 +57,9 @@ def shortfalls(summary: Summary, min_pass_rate: float, min_gain: float) -> list[
     if last < min_pass_rate:
         found.append(f"held-out pass rate is {last:.0%}, asked for at least {min_pass_rate:.0%}")
     if last - first < min_gain:
-        found.append(f"held-out pass rate went from {first:.0%} to {last:.0%}, asked for a gain of {min_gain:.0%}")
+        found.append(
+            f"held-out pass rate went from {first:.0%} to {last:.0%}, asked for a gain of {min_gain:.0%}"
+        )
     return found
 
 
@@ -77,7 +83,17 @@ def _show(summary: Summary) -> None:
             "" if overall.low is None or overall.high is None else f"{overall.low:.0%}–{overall.high:.0%}",
         )
     stages = Table(title="stages", title_justify="left")
-    for column in ("stage", "steps", "trained", "stale", "dropped", "faulted", "tokens trained", "valid/s", "seconds"):
+    for column in (
+        "stage",
+        "steps",
+        "trained",
+        "stale",
+        "dropped",
+        "faulted",
+        "tokens trained",
+        "valid/s",
+        "seconds",
+    ):
         stages.add_column(column, justify="left" if column == "stage" else "right")
     for stage in summary.stages:
         slots = stage.slots
