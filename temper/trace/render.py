@@ -18,8 +18,13 @@ from temper.trace.find import Found
 from temper.trace.spent import Spent, spent, together
 from temper.trace.tree import Node, forest, walk
 
-FACTS = ("verdict", "reward", "fate", "step", "policy_version", "domain", "trajectory_id")
-"""Attributes (`temper.<name>`) worth a place in a line."""
+FACTS = {
+    "verdict": "", "reward": "reward ", "fate": "", "step": "step ", "policy_version": "version ", "tokens": "tokens ",
+    "stop_reason": "stopped by ",
+}  # fmt: skip
+"""Attributes (`temper.<name>`) worth a place in a line, and what is written before them."""
+_ID_SHOWN = 8
+"""Characters of a trajectory id: enough to ask for it."""
 
 
 def duration(ns: float | None) -> str:
@@ -107,7 +112,9 @@ def _drawn(roots: Sequence[Node]) -> list[tuple[str, Node]]:
 
 def _facts(node: Node, all_spans: Mapping[str, SpanRecord]) -> str:
     span = node.span
-    parts = [f"{name.removesuffix('_id')} {text}" for name in FACTS if (text := span.text(f"temper.{name}"))]
+    parts = [f"{before}{text}" for name, before in FACTS.items() if (text := span.text(f"temper.{name}"))]
+    if span.name == "sample" and (trajectory := span.text("temper.trajectory_id")):
+        parts.insert(0, trajectory[:_ID_SHOWN])
     if node.orphan:
         parts.insert(0, f"parent {span.parent_span_id} is in no file")
     if span.status == "error":

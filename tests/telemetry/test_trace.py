@@ -103,7 +103,15 @@ def test_both_forms_say_the_same():
     out = io.StringIO()
     show(found, known, Console(file=out, width=200))
     text = out.getvalue()
-    for said in ("never ended", "→ step 7", "verdict passed", "queue → learner", "150.0 ms", "  ├ sample"):
+    for said in (
+        "never ended",
+        "→ step 7",
+        "passed  reward 1.0",
+        "aaaa1  version 3",
+        "queue → learner",
+        "150.0 ms",
+        "  ├ sample",
+    ):
         assert said in text
     body = json.loads(json.dumps(as_json(found, known)))
     attempt = body["traces"][0]["tree"][0]["children"][0]
