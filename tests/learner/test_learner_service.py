@@ -1,0 +1,367 @@
+"""The learner process on a broker: what it reads, announces and survives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_builders import demonstration, reward, sequence, trajectory
+from learner_models import small_policy
+from transformers import AutoModelForCausalLM
+
+from services.learner.service import LearnerService
+from services.learner.told import read_told
+from services.learner.trainer import Trainer
+from shared.bus.producer import TypedProducer
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import Control, Headers, Heartbeat, Message, Notice, Policy, Step, Trajectory
+from shared.errors import DependencyError, StorageError, TemperError
+from shared.settings import Settings
+from shared.storage import ObjectStore
+from shared.telemetry.span_log import read_spans
+from tests.brokers import Broker
+
+STAGES = [
+    {"kind": "sft", "steps": 1, "groups_per_step": 2, "learning_rate": 1e-2},
+    {"kind": "rl", "steps": 2, "groups_per_step": 2, "group_size": 2, "learning_rate": 1e-2},
+]
+TRACE = "00-{:032x}-{:016x}-01"
+
+
+class World:
+    """Stands for rollout, verifier and scheduler: writes their records, reads the learner's."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.names = TopicNames(settings.bus.namespace)
+        self.producer = TypedProducer(settings, "world", ObjectStore(settings.storage_uri))
+        topics = [self.names.policies, self.names.steps, self.names.workers]
+        self.reader = LogReader(settings, "scheduler", topics)
+        self.seen: list[Message] = []
+        self._trace = 0
+
+    async def attempt(self, made: Trajectory, value: float | None = None) -> None:
+        """A trajectory, and its reward unless it is a demonstration."""
+        made = self._ours(made)
+        self._trace += 1
+        headers = Headers(purpose=made.purpose, traceparent=TRACE.format(self._trace, self._trace))
+        topic = self.names.trajectories("single_turn", "normal")
+        await self.producer.send(topic, made, headers)
+        if value is not None:
+            await self.producer.send(self.names.rewards, reward(made, value), headers)
+
+    def _ours(self, made: Trajectory) -> Trajectory:
+        slot = made.slot.model_copy(update={"run_id": self.settings.run.name})
+        return made.model_copy(update={"slot": slot})
+
+    async def group(
+        self,
+        index: int,
+        version: int,
+        stage: int = 1,
+        values: tuple[float, ...] = (0.0, 1.0),
+        attempt: int = 1,
+    ) -> None:
+        for sample, value in enumerate(values):
+            made = trajectory(
+                f"{stage}-rl-{index:07d}",
+                sample,
+                name=f"{stage}-rl-{index:07d}/{sample}/{attempt}",
+                attempt=attempt,
+                stage_index=stage,
+                version=version,
+                sequences=(sequence([1, 2, 3], [4 + sample, 5], [-3.0, -3.0], version=version),),
+            )
+            await self.attempt(made, value)
+
+    async def end(self) -> None:
+        await self.producer.send(self.names.control, Control(run_id=self.settings.run.name, kind="end"))
+
+    async def until(
+        self, condition: Callable[[list[Message]], bool], what: str, timeout_s: float = 20.0
+    ) -> None:
+        until = asyncio.get_running_loop().time() + timeout_s
+        while not condition(self.seen):
+            assert asyncio.get_running_loop().time() < until, f"{what}; seen: {Counter(map(type, self.seen))}"
+            self.seen += [delivery.message for delivery in await self.reader.poll(0.1)]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.seen if isinstance(message, kind)]
+
+    async def close(self) -> None:
+        await self.reader.close()
+        await self.producer.close()
+
+
+@pytest.fixture
+def learner_settings(make_settings: Callable[..., Settings], tmp_path: Path) -> Callable[..., Settings]:
+    def make(**changes: Any) -> Settings:
+        small_policy().model.save_pretrained(str(tmp_path / "model"))
+        return make_settings(**{"stages": STAGES, "scheduler": {"max_lag": 1}, **changes})
+
+    return make
+
+
+async def with_learner(settings: Settings, script: Callable[[World], Awaitable[None]]) -> World:
+    """Runs a learner beside `script`; the script's failure and the learner's are both raised."""
+    world, stop = World(settings), asyncio.Event()
+    learner = asyncio.create_task(LearnerService(settings, "learner-0").run(stop))
+    acting = asyncio.ensure_future(script(world))
+    try:
+        done, _ = await asyncio.wait([learner, acting], return_when=asyncio.FIRST_COMPLETED)
+        if acting in done:
+            acting.result()
+            stop.set()
+        await learner
+    finally:
+        stop.set()
+        acting.cancel()
+        await asyncio.gather(learner, acting, return_exceptions=True)
+        await world.close()
+    return world
+
+
+def versions(seen: list[Message]) -> list[int]:
+    return [message.version for message in seen if isinstance(message, Policy)]
+
+
+def steps(seen: list[Message]) -> list[int]:
+    return [message.step for message in seen if isinstance(message, Step)]
+
+
+def test_a_run_from_demonstrations_to_rewards(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings(telemetry={"traces": "file", "heartbeat_s": 0.1})
+
+    async def script(world: World) -> None:
+        await world.until(lambda seen: versions(seen) == [0], "version 0 is announced")
+        await world.attempt(trajectory("0-sft-0000000", size=1).model_copy(update={"purpose": "eval"}), 1.0)
+        for index in range(2):
+            await world.attempt(demonstration(f"0-sft-{index:07d}"))
+        await world.until(lambda seen: 1 in steps(seen), "the sft step")
+        await world.group(0, version=1)
+        await world.group(0, version=1, attempt=2)  # a second attempt at every slot
+        await world.group(1, version=1, values=(1.0, 1.0))
+        await world.until(lambda seen: 2 in steps(seen), "the first rl step")
+        await world.group(2, version=0)  # sampled two versions ago: max_lag is 1
+        await world.until(
+            lambda seen: any(isinstance(m, Notice) for m in seen), "the notice of a stale group"
+        )
+        await world.group(3, version=1)
+        await world.group(4, version=2)
+        await world.until(lambda seen: 3 in steps(seen), "the last step")
+        await world.until(
+            lambda seen: any(isinstance(m, Heartbeat) and m.waits_for == "the end of the run" for m in seen),
+            "the learner waits for the end",
+        )
+        await world.end()
+        await asyncio.sleep(30)  # the learner leaves by itself
+
+    world = asyncio.run(with_learner(settings, script))
+    assert versions(world.seen) == [0, 1, 2, 3]
+    told = {step.step: step for step in world.of(Step)}
+    assert [told[n].stage for n in (1, 2, 3)] == ["sft", "rl", "rl"]
+    fates = Counter(fate for step in told.values() for group in step.groups for fate in group.fates)
+    assert fates == {"trained": 2 + 2 + 4, "zero_signal": 2, "stale": 2}
+    assert sum(step.tokens.get("duplicate", 0) for step in told.values()) == 4
+    assert told[3].staleness_max == 1
+    assert {"wait", "compute", "checkpoint", "publish", "total"} <= set(told[2].seconds)
+    assert world.of(Notice)[0].groups[0].fates == ("stale", "stale")
+    spans = read_spans(settings.run_folder / "traces").spans
+    train = [span for span in spans if span.name == "train"]
+    assert sum(span.attributes.get("temper.fate") == "trained" for span in train) == 8
+    assert all(span.parent_span_id for span in train)
+
+
+def test_the_announced_weights_are_the_ones_that_score_the_canary(
+    learner_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    settings = learner_settings()
+
+    async def script(world: World) -> None:
+        for index in range(2):
+            await world.attempt(demonstration(f"0-sft-{index:07d}"))
+        await world.until(lambda seen: 1 in versions(seen), "version 1")
+
+    world = asyncio.run(with_learner(settings, script))
+    first, second = world.of(Policy)[:2]
+    assert first.weights.sha256 != second.weights.sha256
+    store = ObjectStore(settings.storage_uri)
+    path = store.fetch(second.weights.uri, second.weights.sha256, tmp_path / "cache")
+    model = AutoModelForCausalLM.from_pretrained(settings.model.path)
+    from safetensors.torch import load_file
+
+    missing, unexpected = model.load_state_dict(load_file(path), strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}
+    at = 0
+    for length in second.canary.lengths.tolist():
+        ids = torch.tensor(second.canary.token_ids[at : at + length], dtype=torch.int64)
+        logprobs = torch.log_softmax(model(ids[None]).logits[0], -1)[:-1].gather(1, ids[1:, None]).squeeze(1)
+        announced = torch.tensor(second.canary.logprobs[at : at + length])
+        assert announced[0] == 0
+        torch.testing.assert_close(announced[1:], logprobs, rtol=0, atol=second.canary.tolerance)
+        at += length
+
+
+def test_a_stop_and_a_start_go_on(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings()
+
+    async def first(world: World) -> None:
+        for index in range(2):
+            await world.attempt(demonstration(f"0-sft-{index:07d}"))
+        await world.until(lambda seen: 1 in steps(seen), "the sft step")
+        await world.group(0, version=1)  # half a batch, read and not yet trained
+        await asyncio.sleep(0.5)
+
+    async def second(world: World) -> None:
+        await world.until(lambda seen: versions(seen).count(1) == 2, "version 1 is announced again")
+        await world.group(1, version=1)
+        await world.until(lambda seen: 2 in steps(seen), "the step with both halves")
+
+    asyncio.run(with_learner(settings, first))
+    world = asyncio.run(with_learner(settings, second))
+    told = [step for step in world.of(Step) if step.step == 2]
+    assert len(told) == 1 and sorted(g.group_id for g in told[0].groups) == ["1-rl-0000000", "1-rl-0000001"]
+    assert steps(world.seen).count(1) == 1  # told already, not told again
+
+
+def test_abandoned_groups_are_given_up(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings(stages=[{**STAGES[1], "steps": 1}])
+
+    async def script(world: World) -> None:
+        await world.until(lambda seen: versions(seen) == [0], "version 0")
+        await world.attempt(trajectory("0-rl-0000000", 0), 1.0)
+        abandon = Control(run_id=settings.run.name, kind="abandon", groups=("0-rl-0000000", "0-rl-0000007"))
+        await world.producer.send(world.names.control, abandon)
+        await world.until(lambda seen: any(isinstance(m, Notice) for m in seen), "the notice")
+
+    world = asyncio.run(with_learner(settings, script))
+    given_up = {group.group_id: group.fates for group in world.of(Notice)[0].groups}
+    assert given_up == dict.fromkeys(("0-rl-0000000", "0-rl-0000007"), ("expired", "expired"))
+
+
+def test_a_lost_store_is_not_started_over(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings()
+
+    async def script(world: World) -> None:
+        for index in range(2):
+            await world.attempt(demonstration(f"0-sft-{index:07d}"))
+        await world.until(lambda seen: 1 in versions(seen), "version 1")
+
+    asyncio.run(with_learner(settings, script))
+    ObjectStore(settings.storage_uri).delete(f"checkpoints/{settings.run.name}")
+    with pytest.raises(StorageError, match="announced policy 1, its newest checkpoint is 0"):
+        asyncio.run(LearnerService(settings, "learner-0").run(asyncio.Event()))
+
+
+def test_one_learner_a_run(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings(bus={"drain_s": 0.3})
+
+    async def script(world: World) -> None:
+        await world.until(lambda seen: versions(seen) == [0], "version 0")
+        with pytest.raises(TemperError, match="another learner of run"):
+            await LearnerService(settings, "learner-1").run(asyncio.Event())
+
+    asyncio.run(with_learner(settings, script))
+
+
+def test_a_missing_model_is_named(learner_settings: Callable[..., Settings]) -> None:
+    settings = learner_settings(model={"path": "/nowhere"})
+    with pytest.raises(DependencyError, match="'/nowhere' holds no config.json"):
+        asyncio.run(LearnerService(settings, "learner-0").run(asyncio.Event()))
+
+
+def test_weights_that_are_not_finite_end_the_run_by_name(
+    learner_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = learner_settings(stages=[{**STAGES[1], "steps": 1, "groups_per_step": 1}])
+    untouched = Trainer.open
+
+    def broken(self: Trainer) -> Any:
+        announcement = untouched(self)
+        with torch.no_grad():
+            next(iter(self._policy.model.parameters()))[0, 0] = float("nan")
+        return announcement
+
+    monkeypatch.setattr(Trainer, "open", broken)
+
+    async def script(world: World) -> None:
+        for index in range(3):
+            await world.group(index, version=0, stage=0)
+        await asyncio.sleep(30)
+
+    with pytest.raises(TemperError, match="3 steps in a row were not finite"):
+        asyncio.run(with_learner(settings, script))
+
+
+@pytest.mark.slow
+def test_kill_nine_loses_nothing(
+    learner_settings: Callable[..., Settings], broker: Broker, tmp_path: Path
+) -> None:
+    stages = [{**STAGES[1], "steps": 6, "groups_per_step": 1}]
+    settings = learner_settings(stages=stages, scheduler={"max_lag": 10})
+    config = tmp_path / "settings.json"
+    config.write_text(settings.model_dump_json())
+    code = (
+        "import asyncio, json, sys; from pathlib import Path; from shared.settings import parse_settings;"
+        "from services.learner.service import run;"
+        "s = parse_settings(json.loads(Path(sys.argv[1]).read_text()));"
+        "asyncio.run(run(s, 'learner-0', asyncio.Event()))"
+    )
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(config)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+
+    async def story() -> list[Message]:
+        world, process = World(settings), start()
+        try:
+            for index in range(6):
+                await world.group(index, version=0, stage=0)
+                await world.until(lambda seen, n=index: n in versions(seen), f"version {index}", 60)
+                if index in (1, 3):
+                    process.send_signal(signal.SIGKILL)
+                    process.wait(10)
+                    process = start()
+            await world.until(lambda seen: 6 in steps(seen), "the last step", 60)
+            await world.end()
+            assert await asyncio.to_thread(process.wait, 20) == 0
+            return world.seen
+        finally:
+            process.kill()
+            await world.close()
+
+    seen = asyncio.run(story())
+    told: dict[int, Step] = {}
+    for message in seen:
+        if isinstance(message, Step):
+            told.setdefault(message.step, message)
+    trained = Counter((slot.group_id, slot.sample_index) for step in told.values() for slot in step.slots())
+    assert sorted(told) == [1, 2, 3, 4, 5, 6]
+    assert set(trained.values()) == {1} and len(trained) == 12
+    digests: dict[int, str] = {}
+    for message in seen:
+        if isinstance(message, Policy):
+            assert digests.setdefault(message.version, message.weights.sha256) == message.weights.sha256
+
+
+def test_what_was_told_is_read_back(make_settings: Callable[..., Settings]) -> None:
+    settings = make_settings()
+
+    async def story() -> None:
+        producer = TypedProducer(settings, "learner-0")
+        told = await read_told(settings, producer)
+        assert told.newest_version == -1 and not told.steps
+        await producer.close()
+
+    asyncio.run(story())
