@@ -137,7 +137,8 @@ def test_a_swap_between_steps_changes_running_sequences(
         while engine.capacity().decode_steps < 20:
             await asyncio.sleep(0.001)
         await engine.load_policy(tmp_path / "new.safetensors", 4, None)
-        return await running, await engine.generate(asked)
+        # Its prompt is in the block, by the old weights: it must be read again.
+        return tuple(await asyncio.gather(running, engine.generate(asked)))  # type: ignore[return-value]
 
     mixed, fresh = asyncio.run(run())
     assert [version for _, version in mixed.versions] == [3, 4]
@@ -262,6 +263,29 @@ def test_requests_that_can_never_fit_are_refused(engine: TransformersEngine) -> 
         asyncio.run(engine.generate(request(1, length=500, max_tokens=13)))
     with pytest.raises(GenerationFault, match="vocabulary"):
         asyncio.run(engine.generate(GenerateRequest("x", np.array([1, 5000], dtype=np.int32), 4, STOP)))
+
+
+def test_a_late_sample_shares_the_prompt_of_a_running_one(engine: TransformersEngine, weights: Path) -> None:
+    """The same tokens as alone, whether its prompt was read or copied."""
+    asked = [request(3, length=20, seed=seed, max_tokens=200, stop_ids=frozenset()) for seed in range(2)]
+    reads = []
+    decoder, read = engine._decoder, engine._decoder.read_prompts
+    decoder.read_prompts = lambda *a: reads.append(a) or read(*a)  # type: ignore[method-assign,func-returns-value]
+
+    async def run() -> tuple[Generation, Generation]:
+        await engine.load_policy(weights, 0, None)
+        alone = await engine.generate(asked[1])
+        first = asyncio.create_task(engine.generate(asked[0]))
+        steps = engine.capacity().decode_steps
+        while engine.capacity().decode_steps < steps + 5:
+            await asyncio.sleep(0.001)
+        late = await engine.generate(asked[1])
+        await first
+        return alone, late
+
+    alone, late = asyncio.run(run())
+    assert len(reads) == 2
+    assert alone.token_ids.tolist() == late.token_ids.tolist()
 
 
 def test_close_fails_what_still_runs(tiny_model: Any, weights: Path) -> None:

@@ -105,3 +105,15 @@ def test_smollm2_is_read_without_importing_its_package(tmp_path: Path) -> None:
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     assert "Paris" in tokenizer.decode(out[0, ids.shape[1] :])
+
+
+def test_the_command_prepares_and_repeats(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from temper.cli.models import app
+
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["prepare", "tiny", str(tmp_path / "tiny")])
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "tiny" / "prepared.json").is_file()
+    assert CliRunner().invoke(app, ["prepare", "huge", str(tmp_path / "x")]).exit_code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from services.rollout.engines.decoder import load_model
 from shared.bus.topics import TopicNames
-from shared.contracts import NOT_SAMPLED, ChatMessage, Control, Limits, Trajectory
+from shared.contracts import NOT_SAMPLED, ChatMessage, Control, Headers, Limits, Trajectory
 from shared.errors import AttestationError, DependencyError
 from shared.settings import Settings
+from shared.storage import ObjectStore
 from tests.rollout.parts import Bench, make_policy, make_task, serving
 
 Make = Callable[..., Settings]
@@ -193,13 +195,11 @@ def test_a_policy_that_cannot_be_attested_stops_production(
             (tmp_path / "other" / name).write_bytes((weights.parent / name).read_bytes())
         announced = make_policy(settings, weights, 1)
         save_file(tensors, str(tmp_path / "short.safetensors"))
-        from shared.storage import ObjectStore
-
         ref = ObjectStore(settings.storage_uri).put_file("short", tmp_path / "short.safetensors")
         changed = announced.weights.model_copy(update={"uri": ref.uri, "sha256": ref.sha256})
         good = announced.model_copy(update={"weights": changed})
 
-    async def body() -> tuple[Any, list[Any]]:
+    async def body() -> Any:
         bench = Bench(settings)
         await bench.announce(good)
         with pytest.raises(
@@ -208,11 +208,10 @@ def test_a_policy_that_cannot_be_attested_stops_production(
             async with serving(settings) as (_, _, service):
                 await asyncio.wait({service}, timeout=20)
         beat = await bench.heartbeat(lambda beat: beat.state == "failed")
-        await bench.schedule(make_task(settings, 1))
         await bench.close()
-        return beat, []
+        return beat
 
-    beat, _ = asyncio.run(body())
+    beat = asyncio.run(body())
     assert "cannot be attested" in beat.waits_for and beat.policy_version == -1
 
 
@@ -245,6 +244,74 @@ def test_a_stop_drains_what_runs(settings: Settings, weights: Path) -> None:
 
     slots = [(made.slot.group_id, made.slot.sample_index) for made in asyncio.run(body())]
     assert len(slots) == len(set(slots)) == 60
+
+
+def test_one_trace_from_task_to_trajectory(make_settings: Make, tiny_folder: Path, weights: Path) -> None:
+    settings = make_settings(
+        model={"path": str(tiny_folder)}, telemetry={"traces": "file", "heartbeat_s": 0.2}
+    )
+    parent = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+
+    async def body() -> list[Any]:
+        async with serving(settings) as (bench, _, _):
+            await bench.announce(make_policy(settings, weights, 0))
+            task = make_task(settings, 1, samples=2)
+            topic = bench.names.tasks("single_turn", "normal")
+            await bench.producer.send(topic, task, Headers(traceparent=parent))
+            made = bench.names.trajectories("single_turn", "normal")
+            return await bench.read(made, lambda seen: len(seen) >= 2)
+
+    seen = asyncio.run(body())
+    (file,) = (settings.run_folder / "traces").glob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    spans = {line["span_id"]: line for line in lines if line.get("end_ns")}
+    (attempt,) = (span for span in spans.values() if span["name"] == "attempt")
+    assert (attempt["trace_id"], attempt["parent_span_id"]) == ("ab" * 16, "cd" * 8)
+    for message, headers in seen:
+        sample = spans[headers.traceparent.split("-")[2]]
+        assert (sample["name"], sample["parent_span_id"]) == ("sample", attempt["span_id"])
+        assert sample["attributes"]["temper.trajectory_id"] == message.trajectory_id
+
+
+def test_abandoned_groups_are_not_attempted(settings: Settings, weights: Path) -> None:
+    async def body() -> list[Any]:
+        bench = Bench(settings)
+        abandon = Control(run_id=settings.run.name, kind="abandon", groups=("0-rl-0000001",))
+        await bench.producer.send(bench.names.control, abandon)
+        await bench.announce(make_policy(settings, weights, 0))
+        await bench.schedule(make_task(settings, 1), make_task(settings, 2))
+        await bench.close()
+        async with serving(settings) as (bench, _, _):
+            await bench.heartbeat(lambda beat: beat.processed == 2)
+            return await bench.trajectories(2)
+
+    assert {made.slot.group_id for made in asyncio.run(body())} == {"0-rl-0000002"}
+
+
+def test_a_remote_store_is_downloaded_and_tidied(
+    make_settings: Make, tiny_folder: Path, weights: Path, tmp_path: Path
+) -> None:
+    """Any store of fsspec: here one in memory; the digest decides, and only the newest download is kept."""
+    settings = make_settings(model={"path": str(tiny_folder)}, storage={"uri": f"memory://{tmp_path.name}"})
+
+    async def body() -> None:
+        async with serving(settings) as (bench, _, _):
+            for version in (0, 1):
+                policy = make_policy(settings, changed(weights, tmp_path / f"v{version}", version), version)
+                await bench.announce(policy)
+                await bench.heartbeat(lambda beat, version=version: beat.policy_version == version)
+
+    asyncio.run(body())
+    assert len(list((settings.run_folder / "cache").iterdir())) == 1
+
+
+def changed(weights: Path, folder: Path, version: int) -> Path:
+    """The tiny model with other weights, as a folder of its own."""
+    folder.mkdir()
+    (folder / "config.json").write_bytes((weights.parent / "config.json").read_bytes())
+    tensors = {name: tensor * (1 + version / 100) for name, tensor in load_file(str(weights)).items()}
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return folder / "model.safetensors"
 
 
 def test_the_instant_engine_serves_the_same_loop(
