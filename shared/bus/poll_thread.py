@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from shared.bus import client_quirks
 from shared.bus.commits import Committer
 from shared.bus.connect import bus_error, consumer_options
 from shared.bus.delivery import RawRecord
@@ -158,6 +159,9 @@ class PollThread(threading.Thread):
             raise bus_error(f"no consumer for {bus.bootstrap_servers}", error) from error
         self._commits = Committer(self._consumer)
         self._placement = Placement(self._consumer, self._commits)
+        missing = client_quirks.load_metadata(self._consumer, self.plan.topics)
+        if missing:
+            raise BusError(f"topic {missing[0]} does not exist: run `temper topics apply`")
         self._consumer.subscribe(
             topics=list(self.plan.topics), listener=RebalanceListener(self, self._consumer, self._commits)
         )
@@ -170,6 +174,7 @@ class PollThread(threading.Thread):
         self._place_new()
         self._apply_pauses()
         batches = self._poll()
+        client_quirks.finish_join(self._consumer)
         if batches:
             self.progress.records_came(time.monotonic())
             self._hand_over(batches)
@@ -324,6 +329,7 @@ class PollThread(threading.Thread):
                     break
                 # Usually a rebalance that polling completes; it may also take partitions away, with their own commit.
                 self._consumer.poll(timeout_ms=100)
+                client_quirks.finish_join(self._consumer)
         self.drop(list(self.owned))
         self._consumer.close(autocommit=False, timeout_ms=3000)
 

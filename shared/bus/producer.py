@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from shared.bus import claims
+from shared.bus.client_quirks import knows_topic
 from shared.bus.connect import bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
 from shared.bus.records import Position
@@ -95,7 +96,7 @@ class TypedProducer:
         client = self._client
         if client is None or self._owner != os.getpid() or topic not in self._known_topics:
             client = await self._prepare(topic)
-        elif not _has_metadata(client, topic):
+        elif not knows_topic(client, topic):
             # The topic dropped out of the metadata (a broker that restarts): waiting for it must not block the loop.
             await self._learn(client, topic)
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -235,11 +236,6 @@ def producer_options(max_record_bytes: int) -> dict[str, Any]:
         "allow_auto_create_topics": False,
         "metrics_enabled": False,
     }
-
-
-def _has_metadata(client: Any, topic: str) -> bool:
-    # The one private name used here: the public `partitions_for` blocks where it does not know.
-    return client._metadata.partitions_for_topic(topic) is not None
 
 
 def _send_error(topic: str, value: bytes | None, error: Exception) -> BusError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
 
+from shared.bus import client_quirks
 from shared.bus.commits import Committer
 
 if TYPE_CHECKING:
@@ -78,5 +79,4 @@ class RebalanceListener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
             _log.warning("commit before revocation failed: finished records may be handled again")
 
     async def _sleep(self) -> None:
-        # The library's loop is not asyncio, and it offers no public sleep: this is the one private name used.
-        await self._consumer._net.sleep(_LOOK_S)
+        await client_quirks.sleep(self._consumer, _LOOK_S)

@@ -1,0 +1,45 @@
+"""Where kafka-python 3.0.12 needs help, and every private name of it that we touch.
+
+Invariant: nothing else in the bus reaches into the client. Each function says what goes wrong without it; each has a
+test that fails without it or when a later version has moved the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def knows_topic(producer: Any, topic: str) -> bool:
+    """Whether a send to `topic` would go ahead at once.
+
+    The public `partitions_for` waits for metadata, and waiting must not happen on the asyncio loop.
+    """
+    return producer._metadata.partitions_for_topic(topic) is not None
+
+
+def sleep(consumer: Any, seconds: float) -> Any:
+    """An awaitable for rebalance listeners, which run on the client's own loop. It has no public sleep."""
+    return consumer._net.sleep(seconds)
+
+
+def load_metadata(consumer: Any, topics: Sequence[str]) -> list[str]:
+    """Learn the partitions of `topics` before joining a group; returns those that do not exist.
+
+    A leader that joins without metadata assigns nothing to anybody and has to start a second rebalance.
+    """
+    return [topic for topic in topics if not consumer.partitions_for_topic(topic)]
+
+
+def finish_join(consumer: Any) -> None:
+    """Call after every poll that may have timed out.
+
+    A poll that times out while JoinGroup or SyncGroup is on its way leaves the join to the next poll. When the join
+    had been caused by new metadata (not by the broker), the next poll believes that nothing is left to do: the answer
+    is never taken up, heartbeats stay off, and the member owns nothing until its session is over.
+    """
+    from kafka.structs import MemberState
+
+    coordinator = consumer._coordinator
+    if coordinator.state is MemberState.REBALANCING:
+        coordinator.request_rejoin()
