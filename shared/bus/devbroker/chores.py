@@ -36,6 +36,11 @@ class Chores:
         now = self._broker.clock()
         log.producers.expire(now - self._broker.settings.producer_id_expiration_ms)
         log.apply_retention(now)
+        if log.policy.compact:
+            await self._compact(log, now)
+
+    async def _compact(self, log: PartitionLog, now: int) -> None:
+        """Clean in a thread, then put the result in place here, where nobody reads meanwhile."""
         history = compaction.History.load(log.folder)
         plan = compaction.plan(log, history, now)
         if plan is None:

@@ -13,14 +13,17 @@ _NAMES = ("topic", "name")
 
 
 def topics_of(request: Any, catalogue: TopicCatalogue) -> frozenset[str]:
-    """The names of the topics in a request's top-level list, if it has one."""
-    fields = request.fields
+    """The names of the topics that a request lists, at its top or (OffsetFetch v8+) under its groups."""
+    holders = [request]
+    if "groups" in request.fields:
+        holders += [group for group in request.groups or [] if not isinstance(group, str)]
     names: set[str] = set()
-    for list_name in _LISTS:
-        if list_name in fields:
-            names.update(
-                filter(None, (_name(entry, catalogue) for entry in getattr(request, list_name) or []))
-            )
+    for holder in holders:
+        for list_name in _LISTS:
+            if list_name in holder.fields:
+                names.update(
+                    filter(None, (_name(entry, catalogue) for entry in getattr(holder, list_name) or []))
+                )
     return frozenset(names)
 
 

@@ -3,12 +3,13 @@
 import time
 
 import pytest
+from kafka import TopicPartition
 from kafka.errors import KafkaError, NotLeaderForPartitionError
 
 from shared.bus.devbroker.codes import Code
 from shared.bus.devbroker.faults import FaultAction, FaultBook, FaultRule
 from shared.bus.devbroker.running import RunningBroker
-from tests.bus.devbroker.clients import create, producer, read, send
+from tests.bus.devbroker.clients import consumer, create, producer, read, send
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,6 +82,15 @@ def test_a_frozen_fetch_by_topic_id_is_matched(broker: RunningBroker) -> None:
     )
     assert len(read(broker.bootstrap, "t", 1)) == 1
     assert rule.hits == 1
+
+
+def test_an_offset_fetch_is_matched_by_its_topic(broker: RunningBroker) -> None:
+    create(broker.bootstrap, "t")
+    rule = broker.faults.add(FaultRule(FaultAction.DELAY, api="OffsetFetch", topic="t", delay_ms=1))
+    other = broker.faults.add(FaultRule(FaultAction.DELAY, api="OffsetFetch", topic="other", delay_ms=1))
+    with consumer(broker.bootstrap, group_id="g") as client:
+        assert client.committed(TopicPartition("t", 0)) is None
+    assert (rule.hits, other.hits) == (1, 0)
 
 
 def test_rules_act_in_order_and_count() -> None:

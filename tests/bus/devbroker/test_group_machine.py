@@ -116,6 +116,8 @@ def test_a_leader_that_never_syncs_is_removed() -> None:
     for now in range(50, REBALANCE, 50):
         group.heartbeat(leader, None, 2, now)
         assert group.tick(now) == []
+    group.heartbeat(leader, None, 2, REBALANCE - 1)
+    assert group.next_deadline() == REBALANCE
     due = group.tick(REBALANCE)
     assert synced(due, "s2").code is Code.REBALANCE_IN_PROGRESS
     assert set(group.members) == {follower}
