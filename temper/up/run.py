@@ -114,6 +114,8 @@ class LocalRun:
             data = self._settings.run_folder / "broker"
             port = self._bootstrap.rsplit(":", 1)[1]
             self._processes.start(BROKER, ["broker", "--port", port, "--data", str(data)])
+            # `temper audit` of a run in progress finds the broker here.
+            (self._settings.run_folder / "broker.address").write_text(self._bootstrap)
             self._view.line(f"dev broker on {self._bootstrap}, data in {data}")
         try:
             await self._or_failure(await_broker(self._connected.bus))
@@ -121,6 +123,7 @@ class LocalRun:
             yield
         finally:
             await self._processes.stop(lambda _: True, SLACK_S)
+            (self._settings.run_folder / "broker.address").unlink(missing_ok=True)
 
     async def _refuse_a_past(self) -> None:
         """A new folder beside an old run of the same name on a lasting broker: neither can go on alone."""
