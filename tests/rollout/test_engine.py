@@ -288,6 +288,26 @@ def test_a_late_sample_shares_the_prompt_of_a_running_one(engine: TransformersEn
     assert alone.token_ids.tolist() == late.token_ids.tolist()
 
 
+def test_the_block_grows_under_running_rows(
+    engine: TransformersEngine, weights: Path, tiny_folder: Path
+) -> None:
+    small = request(1, length=5, max_tokens=55, stop_ids=frozenset())
+    larger = [request(n, length=60 * n, max_tokens=30, stop_ids=frozenset()) for n in (2, 3, 4)]
+
+    async def run() -> list[Generation]:
+        await engine.load_policy(weights, 0, None)
+        running = asyncio.create_task(engine.generate(small))
+        while engine.capacity().decode_steps < 10:
+            await asyncio.sleep(0.001)
+        others = await generate_all(engine, larger)
+        return [await running, *others]
+
+    model = reference(tiny_folder)
+    for asked, made in zip([small, *larger], asyncio.run(run()), strict=True):
+        want = full_logprobs(model, asked.prompt_ids, made.token_ids)
+        assert float((torch.from_numpy(made.logprobs).double() - want).abs().max()) < 1e-4
+
+
 def test_close_fails_what_still_runs(tiny_model: Any, weights: Path) -> None:
     engine = TransformersEngine(Decoder(tiny_model, 4), max_batch=4, max_batch_tokens=2048)
 
