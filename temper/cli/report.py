@@ -64,11 +64,14 @@ def shortfalls(summary: Summary, min_pass_rate: float, min_gain: float) -> list[
 
 
 def _show(summary: Summary) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    held_out = Table(title=f"{summary.run_id}: held-out pass rate", title_justify="left")
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)  # a log is no terminal of 80 columns
+    held_out = Table(title=f"{summary.run_id}: held-out pass rate", title_justify="left", box=box.SIMPLE)
     names = sorted({name for evaluation in summary.evaluations for name in evaluation.domains})
     for column in ("evaluation", "step", *names, "overall", "95 %"):
         held_out.add_column(column, justify="left" if column == "evaluation" else "right")
@@ -82,7 +85,7 @@ def _show(summary: Summary) -> None:
             "" if overall.rate is None else f"{overall.rate:.0%}",
             "" if overall.low is None or overall.high is None else f"{overall.low:.0%}–{overall.high:.0%}",
         )
-    stages = Table(title="stages", title_justify="left")
+    stages = Table(title="stages", title_justify="left", box=box.SIMPLE)
     for column in (
         "stage",
         "steps",
@@ -90,7 +93,7 @@ def _show(summary: Summary) -> None:
         "stale",
         "dropped",
         "faulted",
-        "tokens trained",
+        "tokens",
         "valid/s",
         "seconds",
     ):
