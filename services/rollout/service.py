@@ -17,6 +17,7 @@ import structlog
 
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine, EngineLoad
+from services.rollout.opening import open_and_say_so
 from services.rollout.policies import PolicyFollower
 from services.rollout.single_turn import SingleTurn
 from shared.bus.control import ControlWatcher
@@ -252,55 +253,7 @@ class _Rate:
         return tokens / elapsed if elapsed > 0 else 0.0
 
 
-def open_parts(settings: Settings) -> tuple[Engine, ChatCodec]:
-    """Engine and codec of the settings: loads the model, so call it in a thread.
-
-    Raises `DependencyError` (no model there), `ConfigError`.
-    """
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    codec = ChatCodec.open(settings.model.path, settings.model.chat_template)
-    if settings.rollout.engine == "instant":
-        from services.rollout.engines.instant import InstantEngine
-
-        return InstantEngine.of_digits(codec.encode, codec.stop_ids), codec
-    from services.rollout.engines.transformers import TransformersEngine
-
-    return TransformersEngine.open(settings), codec
-
-
-async def _open_and_say_so(settings: Settings, worker_id: str) -> tuple[Engine, ChatCodec]:
-    """`open_parts` takes seconds, or fails: the heartbeats say which."""
-    said: dict[str, Any] = {"state": "starting", "waits_for": "the model"}
-    producer = TypedProducer(settings, worker_id)
-    heartbeat = HeartbeatLoop(
-        producer,
-        TopicNames(settings.bus.namespace).workers,
-        lambda: Heartbeat(
-            run_id=settings.run.name,
-            worker_id=worker_id,
-            service="rollout",
-            pid=os.getpid(),
-            created_ms=int(time.time() * 1000),
-            **said,
-        ),
-        settings.telemetry.heartbeat_s,
-    )
-    done = asyncio.Event()
-    beating = asyncio.create_task(heartbeat.run(done))
-    try:
-        return await asyncio.to_thread(open_parts, settings)
-    except Exception as error:
-        said.update(state="failed", waits_for=str(error))
-        raise
-    finally:
-        done.set()
-        await beating
-        await producer.close()
-
-
 async def run(settings: Settings, worker_id: str, stop: asyncio.Event) -> None:
     """Runs a rollout of `settings.run` until the run has ended (returns) or `stop` is set."""
-    engine, codec = await _open_and_say_so(settings, worker_id)
+    engine, codec = await open_and_say_so(settings, worker_id)
     await RolloutService(settings, worker_id, engine, codec).run(stop)

@@ -102,9 +102,9 @@ class Bench:
         topic = self.names.trajectories("single_turn", priority)
         return [message for message, _ in await self.read(topic, lambda seen: len(seen) >= count)]
 
-    async def heartbeat(self, until: Callable[[Any], bool]) -> Any:
+    async def heartbeat(self, until: Callable[[Any], bool], timeout_s: float = 20.0) -> Any:
         """The first heartbeat of which `until` holds."""
-        seen = await self.read(self.names.workers, lambda seen: any(until(m) for m, _ in seen))
+        seen = await self.read(self.names.workers, lambda seen: any(until(m) for m, _ in seen), timeout_s)
         return next(message for message, _ in seen if until(message))
 
     async def close(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -343,3 +345,48 @@ def test_a_missing_model_is_said_before_it_ends(make_settings: Make, tmp_path: P
         return beat
 
     assert "no tokenizer there" in asyncio.run(body()).waits_for
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shift", "code"), [(0.01, 3), (0.0, 0)])
+def test_exit_codes_of_the_process(
+    settings: Settings, weights: Path, tmp_path: Path, shift: float, code: int
+) -> None:
+    """A wrong canary ends it with 3; with the right one, SIGTERM ends it with 0."""
+    policy = make_policy(settings, weights, 0)
+    canary = policy.canary.model_copy(update={"logprobs": policy.canary.logprobs + np.float32(shift)})
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"""
+        run = {{ name = "{settings.run.name}", folder = "{settings.run.folder}" }}
+        bus = {{ bootstrap_servers = "{settings.bus.bootstrap_servers}", namespace = "{settings.bus.namespace}",
+                partitions = 2, retry_delays_s = [0.2, 0.5], drain_s = 5.0 }}
+        model = {{ path = "{settings.model.path}" }}
+        domains = [{{ name = "arithmetic" }}]
+        stages = [{{ kind = "rl", steps = 1 }}]
+        """.replace(",\n", ",")
+    )
+    command = [sys.executable, "-m", "temper", "rollout", "--config", str(config), "--worker-id", "rollout-7"]
+    with (tmp_path / "out.txt").open("w+") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+        try:
+
+            async def body() -> None:
+                bench = Bench(settings)
+                await bench.announce(policy.model_copy(update={"canary": canary}))
+                wanted = "failed" if shift else "idle"
+                await bench.heartbeat(
+                    lambda beat: beat.worker_id == "rollout-7" and beat.state == wanted, timeout_s=90
+                )
+                await bench.close()
+
+            asyncio.run(body())
+            if not shift:
+                process.terminate()
+            assert process.wait(30) == code
+        finally:
+            process.kill()
+        out.seek(0)
+        text = out.read()
+    assert "Traceback" not in text
+    assert ("policy 0 cannot be attested" in text) == bool(shift)

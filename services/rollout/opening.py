@@ -1,0 +1,67 @@
+"""Model, engine and tokenizer, made before the service takes work.
+
+Invariant: while they are made the heartbeats say so, and where they cannot be made the last one says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from services.rollout.chat import ChatCodec
+from services.rollout.engines.base import Engine
+from shared.bus.heartbeat import HeartbeatLoop
+from shared.bus.producer import TypedProducer
+from shared.bus.topics import TopicNames
+from shared.contracts import Heartbeat
+from shared.settings import Settings
+
+
+def open_parts(settings: Settings) -> tuple[Engine, ChatCodec]:
+    """Engine and codec of the settings: loads the model, so call it in a thread.
+
+    Raises `DependencyError` (no model there), `ConfigError`.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    codec = ChatCodec.open(settings.model.path, settings.model.chat_template)
+    if settings.rollout.engine == "instant":
+        from services.rollout.engines.instant import InstantEngine
+
+        return InstantEngine.of_digits(codec.encode, codec.stop_ids), codec
+    from services.rollout.engines.transformers import TransformersEngine
+
+    return TransformersEngine.open(settings), codec
+
+
+async def open_and_say_so(settings: Settings, worker_id: str) -> tuple[Engine, ChatCodec]:
+    """`open_parts` takes seconds, or fails: the heartbeats say which."""
+    said: dict[str, Any] = {"state": "starting", "waits_for": "the model"}
+    producer = TypedProducer(settings, worker_id)
+    heartbeat = HeartbeatLoop(
+        producer,
+        TopicNames(settings.bus.namespace).workers,
+        lambda: Heartbeat(
+            run_id=settings.run.name,
+            worker_id=worker_id,
+            service="rollout",
+            pid=os.getpid(),
+            created_ms=int(time.time() * 1000),
+            **said,
+        ),
+        settings.telemetry.heartbeat_s,
+    )
+    done = asyncio.Event()
+    beating = asyncio.create_task(heartbeat.run(done))
+    try:
+        return await asyncio.to_thread(open_parts, settings)
+    except Exception as error:
+        said.update(state="failed", waits_for=str(error))
+        raise
+    finally:
+        done.set()
+        await beating
+        await producer.close()
