@@ -43,3 +43,15 @@ def finish_join(consumer: Any) -> None:
     coordinator = consumer._coordinator
     if coordinator.state is MemberState.REBALANCING:
         coordinator.request_rejoin()
+
+
+def join_pending(consumer: Any) -> bool:
+    """Whether the member has to (re)join: then a poll must have time for the round trips.
+
+    A join that is answered between two polls is thrown away and started again, so polls that return at once would
+    never get through one.
+    """
+    from kafka.structs import MemberState
+
+    coordinator = consumer._coordinator
+    return coordinator.state is not MemberState.STABLE or bool(coordinator.need_rejoin())

@@ -141,6 +141,7 @@ class LogCursor:
             raise bus_error("the bounds of a log cannot be read", error) from error
         for place, wanted in places.items():
             self._seek(place, wanted, first[place], end[place])
+            self.ends[tuple(place)] = end[place]
 
     def _apply_pauses(self) -> None:
         wanted = set(self.paused)

@@ -185,14 +185,17 @@ class PollThread(threading.Thread):
     def _poll(self) -> dict[Any, list[Any]]:
         from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
-        if self._all_paused:
+        joining = client_quirks.join_pending(self._consumer)
+        if self._all_paused and not joining:
             # Everything is paused: the library would sleep unwakeably, so poll for the membership and wait here.
             batches = self._consumer.poll(timeout_ms=0)
             if not batches:
                 self._wake.wait(min(POLL_S, self._next_due_s()))
                 self._wake.clear()
             return dict(batches)
-        timeout_s = min(_PAUSED_POLL_S if self.paused_for_load else POLL_S, self._next_due_s())
+        timeout_s = POLL_S
+        if not joining:
+            timeout_s = min(_PAUSED_POLL_S if self.paused_for_load else POLL_S, self._next_due_s())
         try:
             return dict(self._consumer.poll(timeout_ms=max(1, round(timeout_s * 1000))))
         except OffsetOutOfRangeError as error:

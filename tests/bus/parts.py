@@ -108,7 +108,8 @@ def make_worker(
     settings: Settings, producer: TypedProducer, handler: Any, name: str = "rollout-0", **options: Any
 ) -> Worker:
     chosen = {"concurrency": 8, "group": group_name(settings, "rollout"), **options}
-    return Worker(settings, "rollout", name, task_subscriptions(settings), handler, producer, **chosen)
+    subscriptions = chosen.pop("subscriptions", task_subscriptions(settings))
+    return Worker(settings, "rollout", name, subscriptions, handler, producer, **chosen)
 
 
 @contextlib.asynccontextmanager
