@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import os
 import signal
 import socket
 import sys
@@ -205,6 +204,4 @@ def run_settings(settings: Settings) -> bool:
             message = f"run {resolved.run.name!r} is complete; for another, change run.name or remove {resolved.run_folder}"
             print(message, file=sys.stderr)
             return True
-        # The tokenizers of several processes on few cores only take each other's time, and warn about forks.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return asyncio.run(LocalRun(resolved, fresh=fresh).run())
