@@ -17,7 +17,6 @@ from pathlib import Path
 from shared.errors import TemperError
 from temper.up.restart import GiveUp, RestartPolicy
 
-
 DEFAULTS = {
     # Two processes that spin at their barriers take each other's cores: on two cores a run of the tiny model took
     # 240 s with OpenMP's active waiting and 69 s without.
