@@ -18,7 +18,7 @@ from learner_builders import demonstration, reward, sequence, trajectory
 from learner_models import small_policy
 from transformers import AutoModelForCausalLM
 
-from services.learner.service import LearnerService
+from services.learner.process import LearnerService
 from services.learner.told import read_told
 from services.learner.trainer import Trainer
 from shared.bus.producer import TypedProducer

@@ -1,0 +1,296 @@
+"""The learner process: records in, policies and steps out.
+
+Invariant: a policy is announced when its checkpoint is complete, and a step after its policy; whatever stops the
+process, the next one goes on from the newest checkpoint. It always says what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from typing import TypeVar
+
+import structlog
+
+from services.learner.compute import ComputeThread
+from services.learner.intake.groups import JudgedGroup
+from services.learner.intake.intake import Refused
+from services.learner.intake.ledger import effective_throughput
+from services.learner.intake.reader import IntakeReader, may_read_ahead
+from services.learner.model import load_policy
+from services.learner.run_lock import RunLock
+from services.learner.spans import StepSpans
+from services.learner.stages import check_stages
+from services.learner.step import NonFiniteStepError, StepAbandonedError
+from services.learner.told import read_told
+from services.learner.trainer import Announcement, Trainer, with_seconds
+from shared.bus.control import ControlWatcher
+from shared.bus.heartbeat import HeartbeatLoop
+from shared.bus.producer import TypedProducer
+from shared.bus.topics import TopicNames
+from shared.contracts import GroupFate, Heartbeat, Notice, Step, WorkerState
+from shared.settings import Settings
+from shared.storage import ObjectStore
+from shared.telemetry.tracing import Tracing
+
+POLL_S = 0.2
+"""Longest wait for records; control and stop are seen within it."""
+
+R = TypeVar("R")
+
+
+class LearnerService:
+    """One learner of one run."""
+
+    def __init__(self, settings: Settings, worker_id: str) -> None:
+        check_stages(settings)
+        self._settings = settings
+        self._worker_id = worker_id
+        self._run_id = settings.run.name
+        self._log = structlog.get_logger()
+        self._names = TopicNames(settings.bus.namespace)
+        self._store = ObjectStore(settings.storage_uri)
+        self._producer = TypedProducer(settings, worker_id, self._store)
+        self._tracing = Tracing.start(settings, "learner", worker_id)
+        self._control = ControlWatcher(settings, "learner")
+        self._compute = ComputeThread("learner-compute")
+        self._stop = asyncio.Event()
+        self._trainer: Trainer | None = None
+        self._reader: IntakeReader | None = None
+        self._spans: dict[int, StepSpans] = {}
+        self._abandoned: set[str] = set()
+        self._state: WorkerState = "starting"
+        self._waits_for = "the model to be loaded"
+        self._gauges: dict[str, float] = {}
+        self._trained = 0
+        self._refused_steps = 0
+        self._idle_since = self._began = time.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Trains until the run has ended or `stop` is set."""
+        self._stop = stop
+        lock = RunLock(self._store, self._run_id)
+        leaving = asyncio.Event()
+        beat = HeartbeatLoop(
+            self._producer, self._names.workers, self._heartbeat, self._settings.telemetry.heartbeat_s
+        )
+        watching = asyncio.create_task(self._control.watch(leaving))
+        beating = asyncio.create_task(beat.run(leaving))
+        try:
+            await asyncio.to_thread(lock.take, self._settings.bus.drain_s)
+            await self._open()
+            await self._work()
+            self._say("stopped", "")
+        except BaseException:
+            self._say("failed", "")
+            raise
+        finally:
+            await self._close(leaving, watching, beating)
+            lock.release()
+
+    async def _open(self) -> None:
+        told = await read_told(self._settings, self._producer)
+        policy = await self._compute.submit(load_policy, self._settings.model, self._settings.learner)
+        trainer = Trainer(self._settings, self._store, policy, self._stop.is_set)
+        self._say("starting", "the newest checkpoint")
+        announcement = await self._compute.submit(trainer.open)
+        told.check(announcement.policy.version, self._run_id)
+        self._trainer = trainer
+        untold = tuple(step for step in announcement.steps if step.step not in told.steps)
+        await self._announce(Announcement(announcement.policy, untold, announcement.seconds))
+        self._reader = IntakeReader(self._settings, trainer, self._producer)
+        self._log.info(
+            "learner.ready",
+            version=announcement.policy.version,
+            lineage=trainer.lineage,
+            packed_rows=policy.packs,
+            resumed=announcement.policy.version > 0 or told.newest_version >= 0,
+        )
+
+    async def _work(self) -> None:
+        trainer = self._ready_trainer()
+        while not self._stop.is_set() and not self._control.ended.is_set():
+            await self._give_up_groups(trainer)
+            groups = None
+            if trainer.gate.open and not trainer.finished:
+                fates, refused = trainer.review()
+                await self._notice(fates, refused)
+                groups = trainer.next_batch()
+            if groups is not None:
+                await self._step(trainer, groups)
+                continue
+            if trainer.finished:
+                # Nothing follows that could book what comes late, so it is told at once.
+                await self._notice(list(trainer.intake.take_fates()), [])
+            self._say("waiting", self._words(trainer))
+            await self._the_reader().poll(POLL_S)
+
+    async def _step(self, trainer: Trainer, groups: list[JudgedGroup]) -> None:
+        number = trainer.progress.step + 1
+        waited, began = time.monotonic() - self._idle_since, time.monotonic()
+        self._say("working", "")
+        spans = StepSpans(self._tracing, number)
+        spans.begin(groups)
+        try:
+            _, metrics = await self._meanwhile(
+                self._compute.submit(trainer.train, groups), self._settings.bus.drain_s
+            )
+        except StepAbandonedError:
+            spans.abandon()
+            self._log.info("step.abandoned", step=number)
+            return
+        except NonFiniteStepError as error:
+            spans.abandon()
+            self._refused_steps += 1
+            self._log.error(
+                "step.refused", step=number, error=str(error), trajectories=list(error.trajectories)
+            )
+            await self._notice(trainer.refuse(groups, error), [])
+            return
+        computed = time.monotonic() - began
+        record, refused = trainer.book(groups, metrics, {"wait": waited, "compute": computed})
+        self._spans[number] = spans
+        self._log_refused(refused)
+        self._gauges["tokens_per_second"] = metrics.computed_tokens / computed if computed > 0 else 0.0
+        if trainer.checkpoint_due():
+            snapshot = trainer.seal(self._the_reader().positions())
+            announcement = await self._meanwhile(self._compute.submit(trainer.write, snapshot))
+            await self._announce(announcement)
+        self._after(record, time.monotonic() - began + waited)
+
+    def _after(self, record: Step, total: float) -> None:
+        self._idle_since = time.monotonic()
+        self._trained += record.trained_trajectories
+        self._gauges["trained_per_second"] = effective_throughput(
+            self._trained, self._idle_since - self._began
+        )
+        self._log.info(
+            "step.done",
+            step=record.step,
+            stage=record.stage,
+            loss=round(record.loss, 5),
+            kl=round(record.kl, 6),
+            entropy=round(record.entropy, 4),
+            gradient_norm=round(record.gradient_norm, 4),
+            trained=record.trained_trajectories,
+            rewards={name: round(reward.mean, 4) for name, reward in record.rewards.items()},
+            tokens=record.tokens,
+            seconds=round(total, 2),
+        )
+
+    async def _announce(self, announcement: Announcement) -> None:
+        """The policy first: whoever hears of the step may count on its policy."""
+        trainer = self._ready_trainer()
+        began = time.monotonic()
+        await self._producer.send(self._names.policies, announcement.policy)
+        publishing = time.monotonic() - began
+        for step in with_seconds(announcement.steps, checkpoint=announcement.seconds, publish=publishing):
+            whole = step.model_copy(update={"seconds": {**step.seconds, "total": sum(step.seconds.values())}})
+            await self._producer.send(self._names.steps, whole)
+            spans = self._spans.pop(step.step, None) or StepSpans(self._tracing, step.step)
+            spans.finish(step)
+        self._gauges["checkpoint_seconds"] = announcement.seconds
+        await self._compute.submit(trainer.prune)
+        self._log.info(
+            "policy.announced",
+            version=announcement.policy.version,
+            sha256=announcement.policy.weights.sha256[:12],
+            checkpoint_seconds=round(announcement.seconds, 2),
+        )
+
+    async def _notice(self, fates: list[GroupFate], refused: list[Refused]) -> None:
+        self._log_refused(refused)
+        if fates:
+            await self._producer.send(self._names.steps, Notice(run_id=self._run_id, groups=tuple(fates)))
+
+    def _log_refused(self, refused: list[Refused]) -> None:
+        for group_id, index, trajectory_id, refusal in refused:
+            tell = self._log.error if refusal.fate == "invalid" else self._log.warning
+            tell(
+                "trajectory.refused",
+                group_id=group_id,
+                sample=index,
+                trajectory_id=trajectory_id,
+                fate=refusal.fate,
+                reason=refusal.reason,
+            )
+
+    async def _give_up_groups(self, trainer: Trainer) -> None:
+        fresh = self._control.abandoned - self._abandoned
+        if fresh and trainer.gate.open:
+            self._abandoned |= fresh
+            await self._notice(trainer.intake.abandon(sorted(fresh)), [])
+
+    async def _meanwhile(self, job: asyncio.Future[R], patience_s: float | None = None) -> R:
+        """Reads ahead while the job computes. After a stop it is given `patience_s` (None: as long as it takes)."""
+        trainer, stopped = self._ready_trainer(), 0.0
+        while not job.done():
+            if self._stop.is_set():
+                stopped = stopped or time.monotonic()
+                if patience_s is not None and time.monotonic() - stopped > patience_s:
+                    raise StepAbandonedError("the step did not end in time: the service stops")
+            elif may_read_ahead(trainer.intake.buffered, self._settings.learner.max_buffered_groups):
+                await self._the_reader().poll(POLL_S)
+                continue
+            await asyncio.wait([job], timeout=POLL_S)
+        return job.result()
+
+    def _words(self, trainer: Trainer) -> str:
+        if trainer.finished:
+            return "the end of the run"
+        if not trainer.gate.open:
+            return "records of unresolved groups to be read again"
+        unjudged, unheard = trainer.intake.waiting()
+        text = f"{trainer.missing()} of {trainer.stage.groups_per_step} groups for step {trainer.progress.step + 1}"
+        details = [f"{unjudged} attempts without a reward"] * bool(unjudged)
+        details += [f"{unheard} rewards without an attempt"] * bool(unheard)
+        return text + (f" ({', '.join(details)})" if details else "")
+
+    def _say(self, state: WorkerState, waits_for: str) -> None:
+        self._state, self._waits_for = state, waits_for
+
+    def _heartbeat(self) -> Heartbeat:
+        trainer, reader = self._trainer, self._reader
+        if trainer is not None:
+            self._gauges["step"] = trainer.progress.step
+            self._gauges["stage"] = trainer.progress.stage_index
+            self._gauges["buffered_groups"] = trainer.intake.buffered
+            self._gauges["duplicates"] = trainer.intake.duplicates
+        return Heartbeat(
+            run_id=self._run_id,
+            worker_id=self._worker_id,
+            service="learner",
+            state="draining" if self._stop.is_set() and self._state == "working" else self._state,
+            waits_for=self._waits_for,
+            policy_version=trainer.version if trainer is not None else -1,
+            in_flight=trainer.intake.buffered if trainer is not None else 0,
+            processed=self._trained,
+            failures=self._refused_steps,
+            lag=reader.lag() if reader is not None else 0,
+            gauges=dict(self._gauges),
+            pid=os.getpid(),
+            created_ms=int(time.time() * 1000),
+        )
+
+    def _ready_trainer(self) -> Trainer:
+        assert self._trainer is not None
+        return self._trainer
+
+    def _the_reader(self) -> IntakeReader:
+        assert self._reader is not None
+        return self._reader
+
+    async def _close(
+        self, leaving: asyncio.Event, watching: asyncio.Task[None], beating: asyncio.Task[None]
+    ) -> None:
+        for spans in self._spans.values():
+            spans.abandon()
+        leaving.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(watching, beating, return_exceptions=True)
+        if self._reader is not None:
+            await self._reader.close()
+        await self._producer.close()
+        self._tracing.shutdown()
