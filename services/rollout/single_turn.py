@@ -1,7 +1,8 @@
 """One question, one answer: tasks of the `single_turn` workload.
 
 Invariant: every slot of a task ends as exactly one trajectory that is sent as soon as it is complete, or the call
-raises and the task comes again.
+raises and the task comes again, or the task's deadline passes. An expired task leaves no word: the scheduler sends
+its group again as a new attempt, or gives the group up, and a fault told here would fill the slot of that attempt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import structlog
+
 from services.rollout import episodes
 from services.rollout.chat import ChatCodec, Prompt
 from services.rollout.engines.base import Engine, GenerateRequest, Generation
@@ -20,8 +23,13 @@ from shared.contracts import Slot, Task, Timings, Trajectory
 from shared.errors import ContractError
 from shared.telemetry.tracing import Tracing
 
+_log = structlog.get_logger(__name__)
 Send = Callable[[Trajectory], Awaitable[None]]
 WaitForPolicy = Callable[[int], Awaitable[int]]
+
+
+class _ExpiredError(Exception):
+    """The task's deadline passed; the message says before what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +49,15 @@ class SingleTurn:
             raise ContractError(
                 f"task {task.group_id}: {task.limits.turns} turns and tools {list(task.tools)} are not single_turn work"
             )
-        if _remaining_s(task) <= 0:
-            await self.give_up(task, "deadline passed before start", send)
-        elif task.demonstration:
-            await self._demonstrate(task, send)
-        else:
-            await self._sample_all(task, send)
+        try:
+            if _remaining_s(task) <= 0:
+                raise _ExpiredError("it started")
+            if task.demonstration:
+                await self._demonstrate(task, send)
+            else:
+                await self._sample_all(task, send)
+        except _ExpiredError as expired:
+            _log.warning("task.expired", group=task.group_id, attempt=task.attempt, before=str(expired))
 
     async def _demonstrate(self, task: Task, send: Send) -> None:
         shown = self.codec.demonstrate(task.messages, task.demonstration)
@@ -62,17 +73,16 @@ class SingleTurn:
         try:
             async with asyncio.timeout(_remaining_s(task)):
                 await self.wait_for_policy(task.min_policy_version)
-        except TimeoutError:
-            reason = f"deadline passed while waiting for policy {task.min_policy_version}"
-            await self.give_up(task, reason, send)
-            return
+        except TimeoutError as error:
+            raise _ExpiredError(f"policy {task.min_policy_version} came") from error
         waited = time.monotonic() - began
         ends = await asyncio.gather(
             *(self._sample(task, slot, prompt, waited, send) for slot in task.slots()), return_exceptions=True
         )
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
+        failures = [end for end in ends if isinstance(end, BaseException)]
+        # A failure that is none of the clock's is worth the retry, whatever else expired beside it.
+        for failure in sorted(failures, key=lambda failure: isinstance(failure, _ExpiredError)):
+            raise failure
 
     async def _sample(self, task: Task, slot: Slot, prompt: Prompt, waited: float, send: Send) -> None:
         limit = min(task.limits.context_tokens, self.engine.longest)
@@ -105,11 +115,8 @@ class SingleTurn:
         try:
             async with asyncio.timeout(min(task.limits.wall_seconds, _remaining_s(task))):
                 made = await self.engine.generate(request)
-        except TimeoutError:
-            reason = (
-                f"not sampled within {time.monotonic() - began:.1f} s: deadline passed while it waited or ran"
-            )
-            return episodes.faulted(task, slot, reason, self._sign())
+        except TimeoutError as error:
+            raise _ExpiredError(f"sample {slot.sample_index} was done") from error
         timings = _timings(task, made, waited, waited + time.monotonic() - began)
         return episodes.sampled(
             task, slot, prompt, made, text=self.codec.text(made.token_ids), by=self._sign(timings)

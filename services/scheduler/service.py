@@ -146,6 +146,11 @@ class SchedulerState:
                 else:
                     self.running.observe_reward(message)
 
+    @property
+    def newest_version(self) -> int:
+        """A step may be read before the policy that it made: the step's number is as good."""
+        return max(self.policy_version, self.plan.step)
+
     def waits_for(self) -> str:
         if self.policy_version < 0:
             return "the first policy of the learner"
@@ -248,7 +253,7 @@ class SchedulerService:
     async def _train(self, now_s: float) -> None:
         again, given_up = self._state.plan.overdue(now_s)
         for plan in [*self._state.plan.admit(now_s), *again]:
-            await self._send(self._tasks.training(plan, self._state.policy_version, int(now_s * 1000)))
+            await self._send(self._tasks.training(plan, self._state.newest_version, int(now_s * 1000)))
         if given_up:
             self._log.warning("groups.abandoned", groups=given_up)
             await self._producer.send(

@@ -6,6 +6,7 @@ letter). Bodies are dropped as soon as their facts are taken: a trajectory costs
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -180,7 +181,8 @@ def _spans(settings: Settings) -> tuple[SpanRecord, ...] | None:
 
 def _task(task: Task, traceparent: str) -> TaskFact:
     samples = tuple(slot.sample_index for slot in task.slots())
-    return TaskFact(task.group_id, samples, task.purpose, task.attempt, traceparent)
+    expired = 0 < task.deadline_ms <= time.time() * 1000
+    return TaskFact(task.group_id, samples, task.purpose, task.attempt, traceparent, expired=expired)
 
 
 def _attempt(trajectory: Trajectory) -> AttemptFact:

@@ -28,6 +28,8 @@ class TaskFact:
     """`topic/partition/offset` of its record."""
     finished: bool = False
     """Rollout committed it: no retry of it waits and it is no dead letter."""
+    expired: bool = False
+    """Its deadline has passed: the scheduler sends the group again or gives it up, and rollout owes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

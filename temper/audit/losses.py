@@ -1,7 +1,7 @@
 """Nothing was lost between two services.
 
-Invariant checked: a record that its service has finished has left what it owes: a task one trajectory a slot, an
-attempt a reward; or it waits in a retry topic, or is a dead letter. Only slots without a fate are asked about: what
+Invariant checked: a record that its service has finished has left what it owes: a task within its deadline one
+trajectory a slot, an attempt a reward; or it waits in a retry topic, or is a dead letter. Only slots without a fate are asked about: what
 the learner has resolved, or the scheduler has given up, needs no explanation.
 """
 
@@ -29,7 +29,7 @@ def check_losses(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
         name = slot_name(slot)
         if slot[0] in facts.abandoned:
             continue
-        if fate == QUEUED and all(task.finished for task in tasks.get(slot, ())):
+        if fate == QUEUED and all(task.finished and not task.expired for task in tasks.get(slot, ())):
             where = ", ".join(task.position for task in tasks.get(slot, ()))
             yield Finding("lost", name, f"rollout finished its task ({where}) and left no trajectory of it")
         elif fate == UNJUDGED:

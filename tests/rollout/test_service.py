@@ -146,13 +146,11 @@ def test_foreign_runs_expired_tasks_and_long_prompts(settings: Settings, weights
             await bench.announce(make_policy(settings, weights, 0))
             await bench.schedule(*tasks)
             await bench.heartbeat(lambda beat: beat.processed == 4)
-            return await bench.trajectories(4)
+            return await bench.trajectories(2)
 
     made = {(m.slot.group_id, m.slot.sample_index): m for m in asyncio.run(body())}
-    assert len(made) == 4
-    for index in (0, 1):
-        expired = made[("0-rl-0000002", index)]
-        assert expired.stop_reason == "infrastructure" and expired.fault == "deadline passed before start"
+    # The expired task left nothing: a fault would fill the slots of the attempt that the scheduler sends next.
+    assert set(made) == {("0-rl-0000003", 0), ("0-rl-0000004", 0)}
     full = made[("0-rl-0000003", 0)]
     assert full.stop_reason == "length" and "leave no room in a context of 10" in full.fault
     assert full.sampled_tokens() == 0
