@@ -42,7 +42,7 @@ smoke: models/tiny/config.json
 	rm -rf runs/smoke
 	$(BIN)/temper up examples/smoke.toml
 	$(BIN)/temper audit runs/smoke
-	$(BIN)/temper report runs/smoke --min-gain 0.2
+	$(BIN)/temper report runs/smoke --min-gain 0.3
 
 lint: .venv/dev
 	$(BIN)/ruff check .

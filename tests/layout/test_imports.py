@@ -98,11 +98,14 @@ def test_shared_contracts_and_bus_need_no_torch(service: str, tmp_path: Path) ->
 def test_the_command_runs_in_a_folder_with_its_own_shared_and_services(tmp_path: Path) -> None:
     for name in ("shared", "services", "temper"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the current folder was imported')\n")
+        (tmp_path / name / "__init__.py").write_text(
+            "raise RuntimeError('the current folder was imported')\n"
+        )
     command = Path(sys.executable).with_name("temper")
     for arguments in ([str(command), "--help"], [str(command), "up", "nothing.toml"]):
-        result = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(
+            arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
         assert "current folder was imported" not in result.stdout + result.stderr
     assert "nothing.toml: no such file" in result.stderr
     assert result.returncode == 2
-

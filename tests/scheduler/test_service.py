@@ -13,7 +13,19 @@ from services.scheduler.service import SchedulerService
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
-from shared.contracts import Canary, Control, Evaluation, GroupFate, Message, Policy, Reward, Slot, Step, Task, WeightsRef
+from shared.contracts import (
+    Canary,
+    Control,
+    Evaluation,
+    GroupFate,
+    Message,
+    Policy,
+    Reward,
+    Slot,
+    Step,
+    Task,
+    WeightsRef,
+)
 from shared.settings import Settings
 
 
@@ -59,7 +71,9 @@ class Others:
 
     async def train(self, tasks: list[Task]) -> None:
         self.step += 1
-        groups = tuple(GroupFate(group_id=t.group_id, samples=(0, 1), fates=("trained", "trained")) for t in tasks)
+        groups = tuple(
+            GroupFate(group_id=t.group_id, samples=(0, 1), fates=("trained", "trained")) for t in tasks
+        )
         await self.publish(self.step)
         message = Step(
             run_id=self.run_id, step=self.step, stage="rl", stage_index=0, stage_step=self.step, groups=groups,
@@ -156,7 +170,9 @@ def test_an_ended_run_is_left_at_once(make_settings: Callable[..., Settings]) ->
     async def body() -> None:
         others = Others(settings)
         await others.publish(0)
-        await others.producer.send(others.names.control, Control(run_id=others.run_id, kind="end", reason="done"))
+        await others.producer.send(
+            others.names.control, Control(run_id=others.run_id, kind="end", reason="done")
+        )
         await others.producer.send(others.names.control, Control(run_id="another", kind="end", reason="done"))
         await asyncio.wait_for(SchedulerService(settings, "scheduler-0").run(asyncio.Event()), 20)
         await others.read_until(lambda: len(others.control) == 2)
