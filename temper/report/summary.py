@@ -62,6 +62,8 @@ class StageSummary(BaseModel):
     prompt_tokens: int
     wall_seconds: float
     """Of its steps, waiting included."""
+    seconds: dict[str, float] = {}
+    """What the learner spent them on: wait, compute, checkpoint, publish, and their total."""
     effective_throughput: float
     """Trained trajectories per second and accelerator."""
 
@@ -175,8 +177,16 @@ def _stage(index: int, steps: Sequence[Step], late: Sequence[GroupFate], acceler
         tokens=_merged(step.tokens for step in steps),
         prompt_tokens=sum(step.prompt_tokens for step in steps),
         wall_seconds=round(seconds, 3),
+        seconds=_spent(steps),
         effective_throughput=_per_second(fates["trained"], seconds, accelerators),
     )
+
+
+def _spent(steps: Sequence[Step]) -> dict[str, float]:
+    spent: Counter[str] = Counter()
+    for step in steps:
+        spent.update(step.seconds)
+    return {name: round(value, 3) for name, value in sorted(spent.items())}
 
 
 def _training_rates(steps: Sequence[Step]) -> dict[str, Rate]:
