@@ -18,6 +18,51 @@ def knows_topic(producer: Any, topic: str) -> bool:
     return producer._metadata.partitions_for_topic(topic) is not None
 
 
+def mend(producer: Any) -> None:
+    """Let an idempotent producer outlive what its library takes as the end.
+
+    A refused record (too large, say) is taken as fatal for ever: all later sends, to any topic, fail with that record's
+    error. Here it bumps the producer's epoch instead (KIP-360), which starts new sequences, unless the error is fatal
+    by its nature (authorization, fencing). And after a record that had been sent expired unanswered (an outage longer
+    than the delivery timeout) the producer drops its id and never asks for another, so that every later send hangs.
+    Here it asks again.
+    """
+    from kafka.producer.transaction_manager import TransactionState
+
+    manager = producer._transaction_manager
+    classify, reset = manager.classify_batch_error, manager.reset_producer_id
+
+    def classify_mildly(error: Any, batch: Any, log_start_offset: int = -1) -> Any:
+        kind = error if isinstance(error, type) else type(error)
+        verdict = classify(error, batch, log_start_offset=log_start_offset)
+        if verdict == manager.ERROR_CLASS_FATAL and kind not in manager._FATAL_ERRORS:
+            return manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
+        return verdict
+
+    def reset_and_ask_again() -> None:
+        with manager._lock:
+            reset()
+            manager._current_state = TransactionState.UNINITIALIZED
+
+    manager.classify_batch_error = classify_mildly
+    manager.reset_producer_id = reset_and_ask_again
+
+
+def is_poisoned(producer: Any) -> bool:
+    """Whether a fatal error has ended this producer: it has to be replaced."""
+    return bool(producer._transaction_manager.has_fatal_error())
+
+
+def close(producer: Any, timeout_s: float) -> None:
+    """Close a producer whatever it still holds. Its own `close` gives up half-way when it cannot flush."""
+    try:
+        producer.close(timeout=timeout_s)
+    except Exception:  # noqa: BLE001  (what was not acknowledged raises in its own send)
+        producer._sender.force_close()
+        producer._sender.join(1.0)
+        producer._closed = True
+
+
 def sleep(consumer: Any, seconds: float) -> Any:
     """An awaitable for rebalance listeners, which run on the client's own loop. It has no public sleep."""
     return consumer._net.sleep(seconds)

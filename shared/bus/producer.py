@@ -16,8 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from shared.bus import claims
-from shared.bus.client_quirks import knows_topic
+from shared.bus import claims, client_quirks
 from shared.bus.connect import bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
 from shared.bus.records import Position
@@ -96,7 +95,7 @@ class TypedProducer:
         client = self._client
         if client is None or self._owner != os.getpid() or topic not in self._known_topics:
             client = await self._prepare(topic)
-        elif not knows_topic(client, topic):
+        elif not client_quirks.knows_topic(client, topic):
             # The topic dropped out of the metadata (a broker that restarts): waiting for it must not block the loop.
             await self._learn(client, topic)
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
@@ -109,6 +108,7 @@ class TypedProducer:
         try:
             return await future
         except Exception as error:
+            await self._replace_poisoned(client)
             raise _send_error(topic, value, error) from error
 
     async def flush(self) -> None:
@@ -126,8 +126,7 @@ class TypedProducer:
         self._closed = True
         client, self._client = self._client, None
         if client is not None and self._owner == os.getpid():
-            with contextlib.suppress(Exception):  # what was not acknowledged raises in its own send
-                await asyncio.to_thread(client.close, timeout=_CLOSE_S)
+            await asyncio.to_thread(client_quirks.close, client, _CLOSE_S)
 
     def _next_id(self) -> str:
         # 64 random bits of this process and a count: a system call per message would hand the interpreter lock to
@@ -175,7 +174,7 @@ class TypedProducer:
         from shared.bus.partitioning import KeyPartitioner
 
         try:
-            return KafkaProducer(
+            producer = KafkaProducer(
                 **client_options(self._bus, self._client_id),
                 **producer_options(self._bus.max_record_bytes),
                 partitioner=KeyPartitioner(),
@@ -183,6 +182,14 @@ class TypedProducer:
             )
         except Exception as error:
             raise bus_error(f"no producer for {self._bus.bootstrap_servers}", error) from error
+        client_quirks.mend(producer)
+        return producer
+
+    async def _replace_poisoned(self, client: Any) -> None:
+        """A client that a fatal error has ended is closed; the next send makes another."""
+        if client is self._client and client_quirks.is_poisoned(client):
+            self._client, self._known_topics = None, set()
+            await asyncio.to_thread(client_quirks.close, client, 1.0)
 
     async def _learn(self, client: Any, topic: str) -> None:
         """Fetch the topic's metadata in a thread."""

@@ -18,6 +18,7 @@ from shared.bus.topics import names
 from shared.contracts import Headers
 from shared.settings import Settings
 from shared.storage import ObjectStore
+from tests.brokers import eventually
 from tests.bus.parts import (
     Seen,
     committed,
@@ -329,3 +330,15 @@ def limit_topic(settings: Settings, topic: str, largest: int) -> None:
     with admin_client(settings.bus) as client:
         change = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": str(largest)})
         client.alter_configs([change])
+        asked = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": ""})
+        # Apache Kafka answers before its log has heard of it.
+        eventually(
+            lambda: (
+                client.describe_configs([asked], config_filter="all")["topic"][topic]["max.message.bytes"][
+                    "value"
+                ]
+                == str(largest)
+            ),
+            what="the new limit",
+        )
+    time.sleep(0.3)
