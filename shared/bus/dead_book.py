@@ -130,7 +130,11 @@ async def _replay_one(producer: TypedProducer, letter: DeadLetter) -> str:
         sent = await producer.send_raw(topic, record.key, record.value, headers)
     except BusError as error:
         return f"not sent: {error}"
-    note = [("error.type", REPLAYED.encode()), ("origin", str(letter.position).encode())]
+    note = [
+        ("run_id", header(record.headers, "run_id").encode()),
+        ("error.type", REPLAYED.encode()),
+        ("origin", str(letter.position).encode()),
+    ]
     await producer.send_raw(record.topic, record.key or b"", b"", note)
     return f"sent to {sent}"
 
