@@ -19,7 +19,7 @@ import structlog
 from shared.bus import client_quirks
 from shared.bus.commits import Committer
 from shared.bus.connect import bus_error, consumer_options
-from shared.bus.delivery import RawRecord
+from shared.bus.handover import Handover
 from shared.bus.log_cursor import OffsetLostError
 from shared.bus.meter import BufferMeter
 from shared.bus.owned import Owned, Work
@@ -27,8 +27,6 @@ from shared.bus.pausing import BufferLimits, topics_to_pause
 from shared.bus.placement import Placement
 from shared.bus.progress import Progress
 from shared.bus.rebalance import RebalanceListener
-from shared.bus.records import RETRY_GROUP, header
-from shared.bus.retry import due_ms
 from shared.errors import BusError
 from shared.settings import BusSettings
 
@@ -83,6 +81,7 @@ class PollThread(threading.Thread):
         self.lag = 0
         self.paused_for_load: frozenset[str] = frozenset()
         self._meter = meter
+        self._handover = Handover(plan.group, plan.topics, meter, sink.offer)
         self._finished = finished
         self._consumer: Any = None
         self._all_paused = False
@@ -170,14 +169,14 @@ class PollThread(threading.Thread):
         now = time.monotonic()
         self.collect()
         self._commits.maybe_commit(self.owned.values(), now)
-        self._release_due()
+        self._handover.release_due(self.owned.values())
         self._place_new()
         self._apply_pauses()
         batches = self._poll()
         client_quirks.finish_join(self._consumer)
         if batches:
             self.progress.records_came(time.monotonic())
-            self._hand_over(batches)
+            self._handover.take(batches, self.owned)
         if now - self._lag_at >= _LAG_EVERY_S:
             self._lag_at = now
             self._measure_lag()
@@ -190,12 +189,15 @@ class PollThread(threading.Thread):
             # Everything is paused: the library would sleep unwakeably, so poll for the membership and wait here.
             batches = self._consumer.poll(timeout_ms=0)
             if not batches:
-                self._wake.wait(min(POLL_S, self._next_due_s()))
+                self._wake.wait(self._handover.next_due_s(self.owned.values(), POLL_S))
                 self._wake.clear()
             return dict(batches)
         timeout_s = POLL_S
         if not joining:
-            timeout_s = min(_PAUSED_POLL_S if self.paused_for_load else POLL_S, self._next_due_s())
+            timeout_s = min(
+                _PAUSED_POLL_S if self.paused_for_load else POLL_S,
+                self._handover.next_due_s(self.owned.values(), POLL_S),
+            )
         try:
             return dict(self._consumer.poll(timeout_ms=max(1, round(timeout_s * 1000))))
         except OffsetOutOfRangeError as error:
@@ -209,64 +211,6 @@ class PollThread(threading.Thread):
             self._wake.wait(POLL_S)
             self._wake.clear()
         return {}
-
-    def _hand_over(self, batches: Mapping[Any, list[Any]]) -> None:
-        work: list[Work] = []
-        for place, records in batches.items():
-            owned = self.owned.get(place)
-            if owned is None or not owned.placed:
-                continue
-            tracker = owned.tracker
-            fresh = [RawRecord.of(record) for record in records if tracker.take(record.offset)]
-            if owned.delay_s:
-                owned.held.extend(fresh)
-                work.extend(self._due_of(owned))
-            else:
-                work.extend([Work(record, owned, record.topic, record.size) for record in fresh])
-        self._send(work)
-
-    def _release_due(self) -> None:
-        work: list[Work] = []
-        for owned in self.owned.values():
-            if owned.held:
-                work.extend(self._due_of(owned))
-        self._send(work)
-
-    def _due_of(self, owned: Owned) -> list[Work]:
-        """Held records whose time has come; records of other groups at once, since nothing will be done with them."""
-        now_ms = round(time.time() * 1000)
-        out = []
-        while owned.held:
-            record = owned.held[0]
-            ours = header(record.headers, RETRY_GROUP) == self.plan.group
-            if ours and due_ms(record.timestamp_ms, owned.delay_s) > now_ms:
-                break
-            owned.held.popleft()
-            origin = header(record.headers, "origin").partition("/")[0]
-            lane = origin if origin in self.plan.topics else record.topic
-            out.append(Work(record, owned, lane, record.size))
-        return out
-
-    def _next_due_s(self) -> float:
-        now_ms = time.time() * 1000
-        waits = [
-            (due_ms(owned.held[0].timestamp_ms, owned.delay_s) - now_ms) / 1000
-            for owned in self.owned.values()
-            if owned.held
-        ]
-        return min([POLL_S, *(max(0.001, wait) for wait in waits)])
-
-    def _send(self, work: list[Work]) -> None:
-        if not work:
-            return
-        loads: dict[str, list[int]] = {}
-        for item in work:
-            load = loads.setdefault(item.record.topic, [0, 0])
-            load[0] += 1
-            load[1] += item.size
-        for topic, (records, size) in loads.items():
-            self._meter.handed(topic, records, size)
-        self.sink.offer(work)
 
     def _place_new(self) -> None:
         new = [owned for owned in self.owned.values() if not owned.placed]
