@@ -16,9 +16,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from kafka.structs import TopicPartition
+
 from shared.bus import claims, client_quirks
 from shared.bus.connect import bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
+from shared.bus.partitioning import KeyPartitioner
 from shared.bus.records import Position
 from shared.contracts.base import Message
 from shared.contracts.codec import encode
@@ -50,8 +53,8 @@ class TypedProducer:
         self._owner = 0
         self._opening: asyncio.Lock | None = None
         self._foreign_clients: list[Any] = []
-        self._known_topics: set[str] = set()
         self._closed = False
+        self._partitioner = KeyPartitioner()
         self._id_prefix = ""
         self._ids = itertools.count()
         self._acknowledged: collections.deque[tuple[asyncio.Future[Position], Any, BaseException | None]] = (
@@ -93,18 +96,20 @@ class TypedProducer:
         if len(key or b"") + len(value or b"") + _HEADER_BYTES * len(raw) > self._bus.max_record_bytes:
             self._refuse_oversize(topic, key, value, raw)
         client = self._client
-        if client is None or self._owner != os.getpid() or topic not in self._known_topics:
-            client = await self._prepare(topic)
-        elif not client_quirks.knows_topic(client, topic):
-            # The topic dropped out of the metadata (a broker that restarts): waiting for it must not block the loop.
-            await self._learn(client, topic)
+        if client is None or self._owner != os.getpid():
+            client = await self._prepare()
+        # A topic may also drop out of the metadata again (a broker that restarts).
+        partitions = client_quirks.partition_count(client, topic) or await self._learn(client, topic)
+        place = TopicPartition(topic, self._partitioner.choose(key, partitions))
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        done, failed = (
+            functools.partial(self._resolve, future),
+            functools.partial(self._resolve_error, future),
+        )
         try:
-            sent = client.send(topic, value=value, key=key, headers=raw)
+            client_quirks.submit(client, place, key, value, raw, done, failed)
         except Exception as error:
             raise bus_error(f"a record for {topic} was not accepted", error) from error
-        sent.add_callback(functools.partial(self._resolve, future))
-        sent.add_errback(functools.partial(self._resolve_error, future))
         try:
             return await future
         except Exception as error:
@@ -150,34 +155,28 @@ class TypedProducer:
                 f"(bus.max_record_bytes): {mend}"
             )
 
-    async def _prepare(self, topic: str) -> Any:
-        """The client of this process, knowing `topic`."""
+    async def _prepare(self) -> Any:
+        """The client of this process."""
         if self._owner != os.getpid():
             # Forked: the parent's client has no threads here, and closing it would hang. Keep it out of sight.
             if self._client is not None:
                 self._foreign_clients.append(self._client)
             self._client, self._owner, self._opening = None, os.getpid(), asyncio.Lock()
-            self._known_topics, self._wakeup_due = set(), False
+            self._wakeup_due = False
             self._acknowledged.clear()
         assert self._opening is not None
         async with self._opening:
             if self._client is None:
                 self._client = await asyncio.to_thread(self._open)
-            if topic not in self._known_topics:
-                await self._learn(self._client, topic)
-                self._known_topics.add(topic)
         return self._client
 
     def _open(self) -> Any:
         from kafka import KafkaProducer
 
-        from shared.bus.partitioning import KeyPartitioner
-
         try:
             producer = KafkaProducer(
                 **client_options(self._bus, self._client_id),
                 **producer_options(self._bus.max_record_bytes),
-                partitioner=KeyPartitioner(),
                 bootstrap_timeout_ms=round(self._bus.connect_timeout_s * 1000),
             )
         except Exception as error:
@@ -188,14 +187,14 @@ class TypedProducer:
     async def _replace_poisoned(self, client: Any) -> None:
         """A client that a fatal error has ended is closed; the next send makes another."""
         if client is self._client and client_quirks.is_poisoned(client):
-            self._client, self._known_topics = None, set()
+            self._client = None
             await asyncio.to_thread(client_quirks.close, client, 1.0)
 
-    async def _learn(self, client: Any, topic: str) -> None:
-        """Fetch the topic's metadata in a thread."""
+    async def _learn(self, client: Any, topic: str) -> int:
+        """Fetch the topic's metadata in a thread; the number of its partitions."""
         started = time.monotonic()
         try:
-            await asyncio.to_thread(client.partitions_for, topic)
+            return len(await asyncio.to_thread(client.partitions_for, topic))
         except Exception as error:
             waited = time.monotonic() - started
             raise BusError(
