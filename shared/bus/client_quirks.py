@@ -21,18 +21,16 @@ def partition_count(producer: Any, topic: str) -> int:
 def submit(
     producer: Any,
     place: Any,
-    key: bytes | None,
-    value: bytes | None,
-    headers: list[tuple[str, bytes]],
+    record: tuple[bytes | None, bytes | None, list[tuple[str, bytes]]],
     done: Callable[[Any], None],
     failed: Callable[[BaseException], None],
 ) -> None:
-    """Hand one record to the producer's accumulator. `done` (with its metadata) or `failed` comes in its thread.
+    """Hand one record (key, value, headers) to the producer's accumulator. `done` (with its metadata) or `failed` comes in its thread.
 
     The public `send` ends in the same call, after checks that this bus has made already; they, and a log line that is
     formatted whether it is wanted or not, cost more than the rest of the send together.
     """
-    sent, full, new, _ = producer._accumulator.append(place, None, key, value, headers)
+    sent, full, new, _ = producer._accumulator.append(place, None, *record)
     sent._add_cb_eb(done, failed)
     if full or new:
         producer._sender.wakeup()

@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from kafka.structs import TopicPartition
-
 from shared.bus import claims, client_quirks
 from shared.bus.connect import bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
@@ -53,6 +51,10 @@ class TypedProducer:
         self._owner = 0
         self._opening: asyncio.Lock | None = None
         self._foreign_clients: list[Any] = []
+        self._in_line = 0
+        """Sends that wait for a client or for metadata; later ones go behind them, to keep the order of a key."""
+        self._place: Any = None
+        """kafka-python's `TopicPartition`, once it is imported."""
         self._closed = False
         self._partitioner = KeyPartitioner()
         self._id_prefix = ""
@@ -95,19 +97,19 @@ class TypedProducer:
         raw = headers if isinstance(headers, list) else list(headers)
         if len(key or b"") + len(value or b"") + _HEADER_BYTES * len(raw) > self._bus.max_record_bytes:
             self._refuse_oversize(topic, key, value, raw)
-        client = self._client
-        if client is None or self._owner != os.getpid():
-            client = await self._prepare()
-        # A topic may also drop out of the metadata again (a broker that restarts).
-        partitions = client_quirks.partition_count(client, topic) or await self._learn(client, topic)
-        place = TopicPartition(topic, self._partitioner.choose(key, partitions))
+        client, partitions = self._client, 0
+        if client is not None and self._owner == os.getpid() and not self._in_line:
+            partitions = client_quirks.partition_count(client, topic)
+        if not partitions:
+            client, partitions = await self._prepare(topic)
+        place = self._place(topic, self._partitioner.choose(key, partitions))
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         done, failed = (
             functools.partial(self._resolve, future),
             functools.partial(self._resolve_error, future),
         )
         try:
-            client_quirks.submit(client, place, key, value, raw, done, failed)
+            client_quirks.submit(client, place, (key, value, raw), done, failed)
         except Exception as error:
             raise bus_error(f"a record for {topic} was not accepted", error) from error
         try:
@@ -155,24 +157,36 @@ class TypedProducer:
                 f"(bus.max_record_bytes): {mend}"
             )
 
-    async def _prepare(self) -> Any:
-        """The client of this process."""
+    async def _prepare(self, topic: str) -> tuple[Any, int]:
+        """The client of this process and the partitions of `topic`, in the order in which sends came.
+
+        A topic may also drop out of the metadata again (a broker that restarts).
+        """
         if self._owner != os.getpid():
             # Forked: the parent's client has no threads here, and closing it would hang. Keep it out of sight.
             if self._client is not None:
                 self._foreign_clients.append(self._client)
             self._client, self._owner, self._opening = None, os.getpid(), asyncio.Lock()
-            self._wakeup_due = False
+            self._wakeup_due, self._in_line = False, 0
             self._acknowledged.clear()
         assert self._opening is not None
-        async with self._opening:
-            if self._client is None:
-                self._client = await asyncio.to_thread(self._open)
-        return self._client
+        self._in_line += 1
+        try:
+            async with self._opening:
+                if self._client is None:
+                    self._client = await asyncio.to_thread(self._open)
+                client = self._client
+                return client, client_quirks.partition_count(client, topic) or await self._learn(
+                    client, topic
+                )
+        finally:
+            self._in_line -= 1
 
     def _open(self) -> Any:
         from kafka import KafkaProducer
+        from kafka.structs import TopicPartition
 
+        self._place = TopicPartition
         try:
             producer = KafkaProducer(
                 **client_options(self._bus, self._client_id),
