@@ -21,6 +21,7 @@ from shared.bus.connect import bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
 from shared.bus.partitioning import KeyPartitioner
 from shared.bus.records import Position
+from shared.bus.topic_lines import TopicLines
 from shared.contracts.base import Message
 from shared.contracts.codec import encode
 from shared.contracts.headers import Headers, RawHeaders
@@ -51,8 +52,7 @@ class TypedProducer:
         self._owner = 0
         self._opening: asyncio.Lock | None = None
         self._foreign_clients: list[Any] = []
-        self._in_line = 0
-        """Sends that wait for a client or for metadata; later ones go behind them, to keep the order of a key."""
+        self._lines = TopicLines()
         self._place: Any = None
         """kafka-python's `TopicPartition`, once it is imported."""
         self._closed = False
@@ -98,16 +98,15 @@ class TypedProducer:
         if len(key or b"") + len(value or b"") + _HEADER_BYTES * len(raw) > self._bus.max_record_bytes:
             self._refuse_oversize(topic, key, value, raw)
         client, partitions = self._client, 0
-        if client is not None and self._owner == os.getpid() and not self._in_line:
+        if client is not None and self._owner == os.getpid() and not self._lines.busy(topic):
             partitions = client_quirks.partition_count(client, topic)
         if not partitions:
-            client, partitions = await self._prepare(topic)
+            partitions = await self._prepare(topic)
+            client = self._client
         place = self._place(topic, self._partitioner.choose(key, partitions))
         future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        done, failed = (
-            functools.partial(self._resolve, future),
-            functools.partial(self._resolve_error, future),
-        )
+        done = functools.partial(self._resolve, future)
+        failed = functools.partial(self._resolve_error, future)
         try:
             client_quirks.submit(client, place, (key, value, raw), done, failed)
         except Exception as error:
@@ -157,8 +156,8 @@ class TypedProducer:
                 f"(bus.max_record_bytes): {mend}"
             )
 
-    async def _prepare(self, topic: str) -> tuple[Any, int]:
-        """The client of this process and the partitions of `topic`, in the order in which sends came.
+    async def _prepare(self, topic: str) -> int:
+        """Make the client of this process, if there is none, and learn the topic: the number of its partitions.
 
         A topic may also drop out of the metadata again (a broker that restarts).
         """
@@ -167,20 +166,17 @@ class TypedProducer:
             if self._client is not None:
                 self._foreign_clients.append(self._client)
             self._client, self._owner, self._opening = None, os.getpid(), asyncio.Lock()
-            self._wakeup_due, self._in_line = False, 0
+            self._wakeup_due, self._lines = False, TopicLines()
             self._acknowledged.clear()
+        return await self._lines.wait(topic, self._look_up)
+
+    async def _look_up(self, topic: str) -> int:
         assert self._opening is not None
-        self._in_line += 1
-        try:
-            async with self._opening:
-                if self._client is None:
-                    self._client = await asyncio.to_thread(self._open)
-                client = self._client
-                return client, client_quirks.partition_count(client, topic) or await self._learn(
-                    client, topic
-                )
-        finally:
-            self._in_line -= 1
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._open)
+        client = self._client
+        return client_quirks.partition_count(client, topic) or await self._learn(client, topic)
 
     def _open(self) -> Any:
         from kafka import KafkaProducer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -175,9 +176,18 @@ def test_a_topic_that_is_not_there_raises_with_the_mend(
 
     async def test() -> None:
         async with producing(settings) as producer:
-            with pytest.raises(BusError, match="run `temper topics apply`"):
-                await producer.send(f"{settings.bus.namespace}.nothing", task(settings, 1))
+            nowhere = f"{settings.bus.namespace}.nothing"
+            lost = asyncio.gather(
+                *(producer.send(nowhere, task(settings, index)) for index in range(20)),
+                return_exceptions=True,
+            )
+            started = time.monotonic()
             await producer.send(names(settings).rewards, reward(settings, 1))
+            assert not lost.done(), "a topic that is there waited for one that is not"
+            for error in await lost:
+                assert isinstance(error, BusError)
+                assert "run `temper topics apply`" in str(error)
+            assert time.monotonic() - started < 5, "everybody waited in turn"
 
     run(test())
 
