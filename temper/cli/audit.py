@@ -18,19 +18,18 @@ def audit(
     """Read topics, steps, checkpoints and traces; exit with 1 and the list where a promise is broken."""
     import json
 
-    from rich.console import Console
-
     from temper.audit.check import check
     from temper.audit.collect import collect
     from temper.audit.place import connected, run_settings
     from temper.audit.render import as_json as to_json
     from temper.audit.render import show
+    from temper.cli.screen import screen
 
     with connected(run_settings(run)) as settings:
         found = check(collect(settings, digests=digests))
     if as_json:
         typer.echo(json.dumps(to_json(found)))
     else:
-        show(found, Console(highlight=False))
+        show(found, screen())
     if found.findings:
         raise typer.Exit(1)

@@ -38,8 +38,9 @@ def list_letters(
     if not letters:
         typer.echo("no dead letters")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from temper.cli.screen import screen
 
     table = Table("origin", "service", "error", "deliveries", "died", "replayed")
     for letter in letters:
@@ -52,7 +53,7 @@ def list_letters(
             _when(letter.record.timestamp_ms),
             "yes" if letter.replayed else "",
         )
-    Console(highlight=False, markup=False).print(table)
+    screen().print(table)
 
 
 @app.command()

@@ -19,10 +19,10 @@ DifficultyOption = Annotated[str, typer.Option("--difficulty", help="As JSON: '{
 @app.command("list")
 def list_domains() -> None:
     """Every domain that is built in or installed, with its version, cell and difficulty."""
-    from rich.console import Console
     from rich.table import Table
 
     from shared.domains.registry import domain_places, load_domain
+    from temper.cli.screen import screen
 
     table = Table("domain", "version", "cell", "difficulty (default)", "place")
     for name, place in domain_places().items():
@@ -30,7 +30,7 @@ def list_domains() -> None:
         defaults = domain.parse_difficulty({}).model_dump(mode="json")
         shown = "\n".join(f"{key}: {json.dumps(value)}" for key, value in defaults.items())
         table.add_row(name, str(domain.version), domain.cell, shown, place)
-    Console().print(table)
+    screen().print(table)
 
 
 @app.command()

@@ -65,12 +65,11 @@ def shortfalls(summary: Summary, min_pass_rate: float, min_gain: float) -> list[
 
 def _show(summary: Summary) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=100)  # a log is no terminal of 80 columns
+    from temper.cli.screen import screen
+
+    console = screen()
     held_out = Table(title=f"{summary.run_id}: held-out pass rate", title_justify="left", box=box.SIMPLE)
     names = sorted({name for evaluation in summary.evaluations for name in evaluation.domains})
     for column in ("evaluation", "step", *names, "overall", "95 %"):

@@ -66,8 +66,9 @@ def _show(states: Sequence[TopicState], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_plain(state) for state in states]))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from temper.cli.screen import screen
 
     table = Table("topic", "partitions", "key", "written by", "read by", "action")
     for state in states:
@@ -80,7 +81,7 @@ def _show(states: Sequence[TopicState], as_json: bool) -> None:
             ", ".join(spec.read_by),
             _action(state),
         )
-    Console(highlight=False).print(table)
+    screen().print(table)
 
 
 def _action(state: TopicState) -> str:

@@ -16,9 +16,8 @@ def trace(
     """Show what became of one task, from scheduling to the optimizer step."""
     import json
 
-    from rich.console import Console
-
     from shared.telemetry.span_log import read_spans
+    from temper.cli.screen import screen
     from temper.trace.find import find
     from temper.trace.folder import trace_folder
     from temper.trace.render import as_json as to_json
@@ -30,4 +29,4 @@ def trace(
     if as_json:
         typer.echo(json.dumps(to_json(found, by_id), ensure_ascii=True))
     else:
-        show(found, by_id, Console(highlight=False))
+        show(found, by_id, screen())
