@@ -20,6 +20,7 @@ from tests.brokers import Broker, free_port_pair, settings_for
 from tests.bus.parts import Seen, producing, reward, run, send_tasks, until, working
 
 
+@pytest.mark.slow
 def test_after_a_crash_of_the_broker_everything_goes_on(own_broker: Broker, tmp_path: Path) -> None:
     """kill -9 and restart under a working producer, worker and reader: nothing acknowledged is lost."""
     settings = settings_for(own_broker, tmp_path, bus={"session_timeout_ms": 2000})
@@ -62,6 +63,7 @@ def test_after_a_crash_of_the_broker_everything_goes_on(own_broker: Broker, tmp_
     run(test(), 150.0)
 
 
+@pytest.mark.slow
 def test_a_frozen_broker_is_seen_and_its_return_too(
     own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_frozen_broker_is_seen_and_its_return_too(
     run(test(), 120.0)
 
 
+@pytest.mark.slow
 def test_sends_recover_from_an_outage_longer_than_the_delivery_timeout(
     own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ Make = Callable[..., Settings]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["cooperative", "eager"])
 def test_members_that_join_and_leave_share_the_work_without_doing_it_twice(
     make_settings: Make, protocol: str
@@ -118,6 +119,7 @@ def test_a_handler_that_outlives_the_drain_is_cut_off_and_done_elsewhere(make_se
     run(test(), 60.0)
 
 
+@pytest.mark.slow
 def test_killed_workers_lose_nothing(make_settings: Make, tmp_path: Path) -> None:
     """Workers are killed with -9 in the middle of it, again and again; every task still becomes a reward."""
     settings = make_settings(bus={"session_timeout_ms": 1000, "partitions": 4})

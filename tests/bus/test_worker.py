@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from shared.bus.delivery import Delivery
 from shared.bus.topics import names
 from shared.settings import Settings
@@ -100,6 +102,7 @@ def test_high_goes_first_and_low_is_not_starved(make_settings: Make) -> None:
     run(test())
 
 
+@pytest.mark.slow
 def test_at_most_so_many_handlers_run_and_buffers_are_bounded(make_settings: Make) -> None:
     settings = make_settings(bus={"partitions": 1})
 
@@ -146,6 +149,7 @@ def test_messages_of_other_runs_are_finished_unseen(make_settings: Make) -> None
     run(test())
 
 
+@pytest.mark.slow
 def test_a_job_longer_than_the_session_is_not_taken_away(make_settings: Make) -> None:
     settings = make_settings(bus={"session_timeout_ms": 1000})
 
