@@ -15,9 +15,10 @@ import pytest
 from kafka import KafkaProducer
 
 from shared.bus.topics import TopicNames
-from shared.contracts import encode
+from shared.contracts import Control, encode, schema_header
 from shared.settings import Settings
 from temper.up.resolved import to_toml
+from temper.up.run import locked
 from tests.contracts.examples import EXAMPLES
 from tests.end_to_end.local_run import TEMPER, temper
 
@@ -104,6 +105,37 @@ def test_a_wrong_partition_count_names_topic_and_counts(
     for command in (["verifier", "--config", path], ["topics", "check", "--config", path]):
         line = one_line(temper(*command), 3)
         assert TopicNames(settings.bus.namespace).rewards.rsplit(".", 1)[0] in line and "2" in line
+
+
+def with_a_model(settings: Settings, tmp_path: Path) -> Settings:
+    """As far as `temper up` looks before it starts anything."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    return settings.model_copy(update={"model": settings.model.model_copy(update={"path": str(model)})})
+
+
+def test_a_new_folder_beside_an_old_run_of_that_name_is_refused(
+    make_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    settings = with_a_model(make_settings(), tmp_path)
+    producer = KafkaProducer(bootstrap_servers=settings.bus.bootstrap_servers)
+    old = Control(run_id=settings.run.name, kind="end", reason="done")
+    headers = [("schema", schema_header(old).encode()), ("run_id", old.run_id.encode())]
+    producer.send(
+        TopicNames(settings.bus.namespace).control, value=encode(old), key=b"k", headers=headers
+    ).get(10)
+    producer.close()
+    for _ in range(2):  # the second time too: the first must not have left a folder that looks resumable
+        line = one_line(temper("up", write(settings, tmp_path)), 2)
+        assert settings.run.name in line and "choose another run.name" in line
+
+
+def test_a_run_folder_in_use_is_refused(make_settings: Callable[..., Settings], tmp_path: Path) -> None:
+    settings = with_a_model(make_settings(), tmp_path)
+    with locked(settings.run_folder):
+        line = one_line(temper("up", write(settings, tmp_path)), 2)
+    assert "is in use by another `temper up`" in line
 
 
 def test_unreadable_messages_become_dead_letters_and_the_service_goes_on(
