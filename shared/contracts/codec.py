@@ -6,6 +6,7 @@ raises a `ContractError` that names what is wrong; nothing else escapes it.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from pydantic import ValidationError
@@ -36,6 +37,7 @@ def encode(message: Message) -> bytes:
     return message.model_dump_json(exclude_defaults=True).encode()
 
 
+@functools.lru_cache(maxsize=256)
 def message_type(header: str) -> type[Message]:
     """Raises `UnknownVersionError` for a version this build does not read, `ContractError` otherwise."""
     match = _HEADER.match(header)

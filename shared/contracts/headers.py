@@ -46,36 +46,39 @@ class Headers:
     def to_kafka(self) -> RawHeaders:
         """Only what differs from the default is written."""
         out: RawHeaders = []
-        for item in fields(self):
-            if item.name == "other":
-                continue
-            value = getattr(self, item.name)
-            if value != item.default:
-                out.append(
-                    (_ERROR_NAMES.get(item.name, item.name), str(value).encode("utf-8", "backslashreplace"))
-                )
+        for name, wire, default in _FIELDS:
+            value = getattr(self, name)
+            if value != default:
+                out.append((wire, str(value).encode("utf-8", "backslashreplace")))
         out.extend(self.other.items())
         return out
 
     @classmethod
     def from_kafka(cls, raw: Iterable[tuple[str, bytes | None]]) -> Headers:
         """Raises `ContractError` for a number that is none. The last of a repeated header wins."""
-        names = {
-            _ERROR_NAMES.get(item.name, item.name): item.name for item in fields(cls) if item.name != "other"
-        }
         known: dict[str, str | int] = {}
         other: dict[str, bytes] = {}
         for name, value in raw:
             body = value or b""
-            if name not in names:
+            field_name = _BY_WIRE_NAME.get(name)
+            if field_name is None:
                 other[name] = body
                 continue
             text = body.decode("utf-8", "backslashreplace")
-            if names[name] in _INTEGERS:
+            if field_name in _INTEGERS:
                 try:
-                    known[names[name]] = int(text)
+                    known[field_name] = int(text)
                 except ValueError as error:
                     raise ContractError(f"header {name} is {text!r}: it must be an integer") from error
             else:
-                known[names[name]] = text
+                known[field_name] = text
         return cls(other=other, **known)  # type: ignore[arg-type]
+
+
+_FIELDS = tuple(
+    (item.name, _ERROR_NAMES.get(item.name, item.name), item.default)
+    for item in fields(Headers)
+    if item.name != "other"
+)
+_BY_WIRE_NAME = {wire: name for name, wire, _ in _FIELDS}
+"""Made once: headers are read and written for every record."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from shared.bus.dead_book import REPLAYED
 from shared.bus.delivery import RawRecord
 from shared.bus.records import header
 from shared.bus.subscriptions import retry_topics
@@ -144,6 +145,8 @@ def _read_topics(settings: Settings, store: ObjectStore) -> _Gathered:
             if header(record.headers, "run_id") not in (run, ""):
                 continue
             if record.topic in failures:
+                if header(record.headers, "error.type") == REPLAYED:
+                    continue  # a note that a letter was sent again, no letter
                 gathered.dead.append(_dead(failures[record.topic], record))
             elif record.topic in retries:
                 if not progress.finished(retries[record.topic], record.position):
