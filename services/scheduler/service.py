@@ -185,32 +185,13 @@ class SchedulerService:
         )
         beating = asyncio.create_task(heartbeat.run(asyncio.Event()))
         try:
-            await self._until_stopped(stop)
+            await self._recover()
+            await self._loop(stop)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             await self._producer.close()
             self._tracing.shutdown()
-
-    async def _until_stopped(self, stop: asyncio.Event) -> None:
-        """A send without a broker waits for minutes: once asked to stop, it has the drain time and no more.
-
-        Whatever was not acknowledged is not in the topics, so the next start sends it again.
-        """
-        work = asyncio.create_task(self._work(stop))
-        asked = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        _, late = await asyncio.wait({work}, timeout=self._settings.bus.drain_s if stop.is_set() else None)
-        if late:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-        else:
-            work.result()
-
-    async def _work(self, stop: asyncio.Event) -> None:
-        await self._recover()
-        await self._loop(stop)
 
     async def _recover(self) -> None:
         """Reads the run's past in the order in which it can be understood: results, steps, tasks."""

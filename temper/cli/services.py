@@ -1,19 +1,26 @@
 """`temper scheduler|rollout|verifier|learner --config run.toml`: one process of one service.
 
 Invariant: SIGTERM and SIGINT ask the service to drain; it leaves with 0 when it has drained or when its run
-has ended, and with the error's code otherwise.
+has ended, and with the error's code otherwise. It is gone `bus.drain_s` and a few seconds after it was asked to,
+whatever it waits for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shared.errors import DependencyError
+
 if TYPE_CHECKING:
+    import asyncio
+
     from shared.contracts import Service
     from shared.settings import Settings
 
@@ -23,6 +30,11 @@ SERVICES: dict[Service, str] = {
     "verifier": "Turn attempts into rewards; any number.",
     "learner": "Turn rewarded groups into policy updates; one per run.",
 }
+
+GRACE_S = 2.0
+"""Between the end of the drain time and the cancellation of what still runs."""
+HARD_GRACE_S = 8.0
+"""Between the end of the drain time and the end of the process. `temper up` kills two seconds later."""
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The run's TOML file.")]
 WorkerOption = Annotated[
@@ -62,7 +74,6 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
     import asyncio
     import signal
 
-    from shared.bus.connect import await_broker, await_topics
     from shared.errors import ConfigError
     from shared.telemetry.logging import configure_logging
 
@@ -76,10 +87,57 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
     async def body() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            stop.set()
+            leave_for_certain(service, settings.bus.drain_s + HARD_GRACE_S)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await await_broker(settings.bus)
-        await await_topics(settings)
-        await importlib.import_module(f"services.{service}.service").run(settings, worker_id, stop)
+            loop.add_signal_handler(number, ask)
+        work = asyncio.create_task(start(settings, service, worker_id, stop))
+        await drained(work, stop, settings.bus.drain_s + GRACE_S)
 
     asyncio.run(body())
+
+
+async def start(settings: Settings, service: Service, worker_id: str, stop: asyncio.Event) -> None:
+    """Waits for broker and topics, then runs the service."""
+    from shared.bus.connect import await_broker, await_topics
+
+    await await_broker(settings.bus)
+    await await_topics(settings)
+    await importlib.import_module(f"services.{service}.service").run(settings, worker_id, stop)
+
+
+async def drained(work: asyncio.Task[None], stop: asyncio.Event, patience_s: float) -> None:
+    """Awaits `work`; once `stop` is set, for `patience_s` more, then cancels it.
+
+    A send without a broker waits for as long as the broker is away. What is cut off was not acknowledged, so the
+    next start does it again.
+    """
+    import asyncio
+
+    asked = asyncio.create_task(stop.wait())
+    await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if stop.is_set():
+        await asyncio.wait({work}, timeout=patience_s)
+        work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+
+
+def leave_for_certain(service: Service, after_s: float) -> None:
+    """Ends this process `after_s` from now if it is still there: a thread that waits for a lost broker holds it."""
+    import os
+    import threading
+
+    def leave() -> None:
+        print(
+            f"temper: {service} did not drain in {after_s:.0f} s; what it left is done again", file=sys.stderr
+        )
+        os._exit(DependencyError.exit_code)
+
+    timer = threading.Timer(after_s, leave)
+    timer.daemon = True
+    timer.start()
