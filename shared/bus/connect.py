@@ -61,7 +61,7 @@ def consumer_options(bus: BusSettings, client_id: str) -> dict[str, Any]:
         "max_poll_records": EVERYTHING,
         "fetch_max_wait_ms": 100,
         "fetch_max_bytes": 16 * 1024 * 1024,
-        "max_partition_fetch_bytes": 512 * 1024,
+        "max_partition_fetch_bytes": 128 * 1024,
         "bootstrap_timeout_ms": round(bus.connect_timeout_s * 1000),
     }
 
