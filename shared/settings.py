@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIX = "TEMPER_"
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class RunSettings(Section):

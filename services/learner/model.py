@@ -127,7 +127,7 @@ def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
     transformers_logging.disable_progress_bar()
     try:
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:
         raise DependencyError(f"model.path {model.path!r} cannot be loaded: {_line(error)}") from error
     policy = PolicyModel(loaded.to(choose_device(learner.device)).train(), _DTYPES[model.dtype])
     check_model(policy)

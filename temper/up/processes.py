@@ -99,8 +99,9 @@ class ProcessTree:
                 raise ProcessFailed(
                     f"{item.name}: {last_line(item.log)} ({decision.reason}; log: {item.log})", code
                 )
+            cause = f": {last_line(item.log)}" if code > 0 else ""
             self._on_event(
-                f"{item.name} {describe_exit(code)}; starting it again in {decision.seconds:.1f} s"
+                f"{item.name} {describe_exit(code)}; starting it again in {decision.seconds:.1f} s{cause}"
             )
             await asyncio.sleep(decision.seconds)
 

@@ -22,7 +22,8 @@ from shared.bus.connect import await_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Service
-from shared.errors import ConfigError, DependencyError
+from shared.domains.registry import load_domain
+from shared.errors import ConfigError, DependencyError, StorageError
 from shared.settings import Settings, load_settings
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress
@@ -43,8 +44,14 @@ def free_port() -> int:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds the run's folder; raises `ConfigError` when another `temper up` has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / ".lock").open("w")
+    except OSError as error:
+        raise StorageError(
+            f"run folder {folder} cannot be written: {error.strerror}; set run.folder"
+        ) from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -198,6 +205,9 @@ class LocalRun:
 def run_settings(settings: Settings) -> bool:
     """Runs `settings` here unless that run is complete; see `LocalRun.run`."""
     resolved = resolve(settings)
+    # Before the folder is there: a mistake in a difficulty must not use up the run's name.
+    for declared in resolved.domains:
+        load_domain(declared.name).parse_difficulty(declared.difficulty)
     with locked(resolved.run_folder):
         fresh = prepare(resolved)
         if (resolved.run_folder / "summary.json").exists():

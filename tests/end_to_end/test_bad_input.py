@@ -170,3 +170,20 @@ def test_unreadable_messages_become_dead_letters_and_the_service_goes_on(
         assert process.wait(30) == 0
     finally:
         process.kill()
+
+
+def test_a_mistake_in_a_difficulty_does_not_use_up_the_name(tmp_path: Path) -> None:
+    text = 'name = "arithmetic"\ndifficulty = { digitz = 2 }'
+    result = temper("up", config(tmp_path, lambda toml: toml.replace('name = "arithmetic"', text)))
+    assert "digitz" in one_line(result, 2)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_run_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("a file where the run's folder should be")
+    assert "cannot be written" in one_line(temper("up", config(tmp_path)), 5)
+
+
+def test_an_infinite_learning_rate_is_refused(tmp_path: Path) -> None:
+    result = temper("up", config(tmp_path, lambda toml: toml + "learning_rate = inf"))
+    assert "stages.0.learning_rate" in one_line(result, 2)
