@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from typing import TypeVar
 
@@ -270,8 +269,6 @@ class LearnerService:
             failures=self._refused_steps,
             lag=reader.lag() if reader is not None else 0,
             gauges=dict(self._gauges),
-            pid=os.getpid(),
-            created_ms=int(time.time() * 1000),
         )
 
     def _ready_trainer(self) -> Trainer:

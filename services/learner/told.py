@@ -15,8 +15,6 @@ from shared.contracts import Policy, Step
 from shared.errors import StorageError
 from shared.settings import Settings
 
-_POLL_S = 0.2
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -39,14 +37,12 @@ async def read_told(settings: Settings, producer: TypedProducer) -> Told:
     reader = LogReader(settings, "learner", [names.policies, names.steps], "earliest", producer)
     newest, steps = -1, set()
     try:
-        while True:
-            for delivery in await reader.poll(_POLL_S, 1000):
-                message = delivery.message
-                if isinstance(message, Policy) and message.run_id == settings.run.name:
-                    newest = max(newest, message.version)
-                elif isinstance(message, Step) and message.run_id == settings.run.name:
-                    steps.add(message.step)
-            if reader.at_end():
-                return Told(newest, frozenset(steps))
+        async for delivery in reader.to_end():
+            message = delivery.message
+            if isinstance(message, Policy) and message.run_id == settings.run.name:
+                newest = max(newest, message.version)
+            elif isinstance(message, Step) and message.run_id == settings.run.name:
+                steps.add(message.step)
+        return Told(newest, frozenset(steps))
     finally:
         await reader.close()

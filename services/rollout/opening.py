@@ -6,8 +6,6 @@ Invariant: while they are made the heartbeats say so, and where they cannot be m
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from typing import Any
 
 from services.rollout.chat import ChatCodec
@@ -48,8 +46,6 @@ async def open_and_say_so(settings: Settings, worker_id: str) -> tuple[Engine, C
             run_id=settings.run.name,
             worker_id=worker_id,
             service="rollout",
-            pid=os.getpid(),
-            created_ms=int(time.time() * 1000),
             **said,
         ),
         settings.telemetry.heartbeat_s,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from typing import Any
 
@@ -101,12 +100,7 @@ class RolloutService:
 
     async def _know_the_run(self, leave: asyncio.Event) -> None:
         """Nothing is sampled before it is known whether the run has ended and which groups were given up."""
-        waits = {asyncio.ensure_future(event.wait()) for event in (leave, self._watcher.caught_up)}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await self._watcher.known(leave)
         if not leave.is_set():
             self._state = "idle"
             self._log.info("rollout.ready", engine=type(self._engine).__name__)
@@ -115,13 +109,7 @@ class RolloutService:
         self, stop: asyncio.Event, leave: asyncio.Event, *beside: asyncio.Task[None]
     ) -> None:
         """Sets `leave` when somebody asks, when the run ends, or when what runs beside the worker broke."""
-        asked = asyncio.ensure_future(stop.wait())
-        ended = asyncio.ensure_future(self._watcher.ended.wait())
-        try:
-            await asyncio.wait({asked, ended, *beside}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            asked.cancel()
-            ended.cancel()
+        await self._watcher.over(stop, beside)
         self._state = "draining"
         broken = next((task.exception() for task in beside if task.done()), None)
         if broken is not None:
@@ -218,8 +206,6 @@ class RolloutService:
                 "dead": stats.dead,
                 "skipped": stats.skipped,
             },
-            pid=os.getpid(),
-            created_ms=int(time.time() * 1000),
         )
 
     def _condition(self, stats: Any) -> tuple[WorkerState, str]:

@@ -198,10 +198,8 @@ class SchedulerService:
         for topics in ([self._names.control], [self._names.policies, self._names.steps], self._task_topics()):
             reader = self._reader(topics)
             try:
-                while True:
-                    self._observe_all(await reader.poll(POLL_S, 1000))
-                    if reader.at_end():
-                        break
+                async for delivery in reader.to_end(POLL_S):
+                    self._observe(delivery)
             finally:
                 await reader.close()
         self._log.info(
@@ -216,7 +214,8 @@ class SchedulerService:
         reader = self._reader([names.control, names.policies, names.steps, names.rewards])
         try:
             while not stop.is_set() and not self._state.ended:
-                self._observe_all(await reader.poll(POLL_S, 1000))
+                for delivery in await reader.poll(POLL_S, 1000):
+                    self._observe(delivery)
                 if reader.at_end():
                     await self._act(time.time())
                 self._check_progress()
@@ -287,12 +286,11 @@ class SchedulerService:
         self._state.ended = True
         self._log.info("run.ended", step=self._state.plan.step)
 
-    def _observe_all(self, deliveries: list[Delivery[Message]]) -> None:
-        for delivery in deliveries:
-            if delivery.headers.run_id == self._run_id and self._state.observe(
-                delivery.message, delivery.headers
-            ):
-                self._progress_s = time.monotonic()
+    def _observe(self, delivery: Delivery[Message]) -> None:
+        if delivery.headers.run_id == self._run_id and self._state.observe(
+            delivery.message, delivery.headers
+        ):
+            self._progress_s = time.monotonic()
 
     def _check_progress(self) -> None:
         waited = time.monotonic() - self._progress_s

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
-import os
 import time
 from typing import Any
 
@@ -103,12 +102,7 @@ class VerifierService:
     async def _know_the_run(self, leave: asyncio.Event) -> None:
         """Nothing is checked before it is known whether the run has ended and which groups were given up."""
         self._waits_for = "the control topic"
-        waits = {asyncio.ensure_future(event.wait()) for event in (leave, self._watcher.caught_up)}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await self._watcher.known(leave)
         if not leave.is_set():
             self._state, self._waits_for = "idle", "trajectories"
             self._log.info("verifier.ready", domains=[domain.name for domain in self._settings.domains])
@@ -117,13 +111,7 @@ class VerifierService:
         self, stop: asyncio.Event, leave: asyncio.Event, beside: list[asyncio.Task[None]]
     ) -> None:
         """Sets `leave` when somebody asks, when the run ends, or when what runs beside the worker broke."""
-        asked = asyncio.ensure_future(stop.wait())
-        ended = asyncio.ensure_future(self._watcher.ended.wait())
-        try:
-            await asyncio.wait({asked, ended, *beside}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            asked.cancel()
-            ended.cancel()
+        await self._watcher.over(stop, beside)
         self._state = "draining"
         self._log.info(
             "verifier.leaving", reason=self._watcher.reason or ("asked to" if stop.is_set() else "")
@@ -219,8 +207,6 @@ class VerifierService:
                 "skipped": stats.skipped,
                 **{f"verdict.{verdict}": count for verdict, count in self._verdicts.items()},
             },
-            pid=os.getpid(),
-            created_ms=int(time.time() * 1000),
         )
 
 

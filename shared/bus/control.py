@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 import structlog
 
@@ -47,6 +49,14 @@ class ControlWatcher:
             with contextlib.suppress(TemperError):
                 await reader.close()
 
+    async def known(self, leave: asyncio.Event) -> None:
+        """Returns once it is known whether the run has ended and which groups were given up, or `leave` is set."""
+        await _first(leave.wait(), self.caught_up.wait())
+
+    async def over(self, stop: asyncio.Event, beside: Iterable[asyncio.Task[None]] = ()) -> None:
+        """Returns when somebody asks, when the run ends, or when a task of `beside` is done (it broke)."""
+        await _first(stop.wait(), self.ended.wait(), beside=beside)
+
     def observe(self, message: object) -> None:
         """Take one message of the topic into account."""
         if not isinstance(message, Control) or message.run_id != self._settings.run.name:
@@ -67,3 +77,13 @@ class ControlWatcher:
             return
         if reader.at_end():
             self.caught_up.set()
+
+
+async def _first(*waits: Coroutine[Any, Any, Any], beside: Iterable[asyncio.Task[None]] = ()) -> None:
+    """Returns when one is done; `waits` are cancelled then, tasks of `beside` go on."""
+    tasks = {asyncio.ensure_future(wait) for wait in waits}
+    try:
+        await asyncio.wait({*tasks, *beside}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,13 +1,16 @@
 """Heartbeats: every service says that it is alive, what it serves and what it waits for.
 
 Invariant: one heartbeat every interval for as long as the loop runs; a broker that is away delays them, and never
-ends the service. The last one is sent when the loop stops, with whatever state `make` then reports.
+ends the service. The last one is sent when the loop stops, with whatever state `make` then reports. Every one carries
+this process's id and the time it was made, whoever made it: a heartbeat without a time would count as long past.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import time
 from collections.abc import Callable
 
 import structlog
@@ -46,7 +49,8 @@ class HeartbeatLoop:
     async def _beat(self, failing: bool) -> bool:
         """Send one; returns whether it failed. Only the first failure of a row is logged."""
         try:
-            await self._producer.send(self._topic, self._make())
+            stamp = {"pid": os.getpid(), "created_ms": int(time.time() * 1000)}
+            await self._producer.send(self._topic, self._make().model_copy(update=stamp))
         except TemperError as error:
             if not failing:
                 _log.warning("heartbeat not sent", topic=self._topic, error=str(error))

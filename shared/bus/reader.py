@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -102,6 +102,16 @@ class LogReader:
         if not records:
             self._step_over_gaps()
         return [item for item in read if isinstance(item, Delivery)]
+
+    async def to_end(
+        self, timeout_s: float = 0.2, max_records: int = 1000
+    ) -> AsyncIterator[Delivery[Message]]:
+        """Every record up to the ends of the logs, as `poll` gives them and with what it raises."""
+        while True:
+            for delivery in await self.poll(timeout_s, max_records):
+                yield delivery
+            if self.at_end():
+                return
 
     def positions(self) -> dict[tuple[str, int], int]:
         """The next offset to read, for every partition; empty before the reader is opened."""

@@ -136,16 +136,14 @@ class LocalRun:
         names = TopicNames(self._settings.bus.namespace)
         reader = LogReader(self._connected, "scheduler", [names.policies, names.control], "earliest", None)
         try:
-            while True:
-                if any(item.headers.run_id == self._settings.run.name for item in await reader.poll(0.2)):
+            async for item in reader.to_end():
+                if item.headers.run_id == self._settings.run.name:
                     (self._settings.run_folder / FILE_NAME).unlink(missing_ok=True)
                     raise ConfigError(
                         f"the broker {self._bootstrap} holds a run {self._settings.run.name!r} in namespace "
                         f"{self._settings.bus.namespace!r} whose folder is not {self._settings.run_folder}; "
                         "choose another run.name, or resume it where its folder is"
                     )
-                if reader.at_end():
-                    break
         finally:
             await reader.close()
 

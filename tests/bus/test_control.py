@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 
 from shared.bus.control import ControlWatcher
@@ -70,6 +72,11 @@ def test_heartbeats_come_every_interval_and_once_at_the_end(make_settings: Make)
     beats = [decode("temper.heartbeat/1", record.value or b"") for record in read_raw(settings, topic)]
     assert 3 <= len(beats) <= 14
     assert beats[-1].state == "stopped"  # type: ignore[attr-defined]
+    times = [beat.created_ms for beat in beats]  # type: ignore[attr-defined]
+    assert times == sorted(times) and times[0] > time.time() * 1000 - 60_000, (
+        "no time: it counts as long past"
+    )
+    assert {beat.pid for beat in beats} == {os.getpid()}  # type: ignore[attr-defined]
 
 
 def test_a_beat_that_cannot_be_sent_does_not_end_the_loop(make_settings: Make) -> None:
