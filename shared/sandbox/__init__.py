@@ -1,0 +1,1 @@
+"""Jails for programs that nobody trusts: nsjail, limits, sessions, prepared runs."""

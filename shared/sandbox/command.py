@@ -1,0 +1,46 @@
+"""One command to run in a jail.
+
+Invariant: a path is inside the work folder: relative, with no `..` part and no NUL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from shared.errors import ConfigError
+
+WORK = "/work"
+"""The work folder inside every jail; also HOME."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`argv` with its environment, its input, the files it finds in the work folder, and those read afterwards.
+
+    Raises `ConfigError` for an empty command or a path that leaves the work folder.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = WORK
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    collect: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0]:
+            raise ConfigError("a command is empty: give a program and its arguments")
+        if any("\0" in part for part in self.argv):
+            raise ConfigError("an argument holds a NUL byte: no program can be started with one")
+        for path in (*self.files, *self.collect):
+            inside(path)
+
+
+def inside(path: str) -> str:
+    """`path` as it is. Raises `ConfigError` where it is not a plain relative path."""
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or not pure.parts:
+        raise ConfigError(f"path {path!r} leaves the work folder: give a relative path without '..'")
+    return path

@@ -1,0 +1,1 @@
+"""The process under which every jail of ours runs, and its client."""

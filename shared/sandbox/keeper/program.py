@@ -1,0 +1,267 @@
+"""The keeper: parent of every jail, owner of every mount.
+
+Invariant: when our process ends, however it ends, this one ends; it is process 1 of its own pid namespace, so the
+kernel then kills all that runs below it, and its mount namespace takes every mount along. Nothing here is persistent.
+
+Standard library only, one thread: it is started as a plain file (`python -I -S program.py FD FOLDER`) and forks
+often, so it stays small. It trusts its peer completely and no jailed program can reach its socket.
+
+Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
+`{"id", "op": "spawn", "argv", "env", "fds": [numbers in the child], "joins": n}`: the last n descriptors passed are
+`cgroup.procs` files that the child joins before it starts the program; `{"id", "op": "signal", "pid", "signal"}`;
+`{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
+descriptor comes back. Every request is answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned
+process by `{"exit": pid, "status": wait status, "cpu": seconds}`.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 1 << 18, 0x1000
+MS_NOSUID, MS_NODEV = 2, 4
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+AT_RECURSIVE, AT_FDCWD = 0x8000, -100
+SYS_MOUNT_SETATTR = 442
+MAX_MESSAGE = 1 << 18
+MAX_DESCRIPTORS = 32
+
+
+def check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    fields = [text.encode() if text else None for text in (source, target, kind)]
+    options = data.encode() if data else None
+    check(LIBC.mount(*fields, ctypes.c_ulong(flags), options), f"mount {kind or source} on {target}")
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """With everything mounted below it: nothing in it can be written, no set-uid bit and no device counts."""
+    mount(source, target, "", MS_BIND | MS_REC, "")
+    attributes = (ctypes.c_uint64 * 4)(
+        MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, 0, MS_PRIVATE, 0
+    )
+    done = LIBC.syscall(
+        SYS_MOUNT_SETATTR,
+        AT_FDCWD,
+        target.encode(),
+        AT_RECURSIVE,
+        ctypes.byref(attributes),
+        ctypes.sizeof(attributes),
+    )
+    check(done, f"make {target} read-only")
+
+
+def make_folder(path: str, mode: int, owner: int) -> None:
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(mode)
+    os.chown(path, owner, owner)
+
+
+def make_file(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+STEPS: dict[str, Callable[..., object]] = {
+    "folder": make_folder,
+    "file": make_file,
+    "mount": mount,
+    "bind_read_only": bind_read_only,
+    "bind": lambda source, target: mount(source, target, "", MS_BIND, ""),
+    "unmount": lambda target: check(LIBC.umount2(target.encode(), 2), f"unmount {target}"),
+    "link": os.symlink,
+    "remove": shutil.rmtree,
+    "rename": os.rename,
+}
+
+
+class Keeper:
+    """Serves one peer until its socket closes."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._children: set[int] = set()
+
+    def serve(self) -> None:
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(woken, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._peer, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == woken:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(woken, 4096)
+                    self._reap()
+                elif not self._answer():
+                    return
+
+    def _answer(self) -> bool:
+        """False once the peer is gone."""
+        try:
+            body, ancillary, _, _ = self._peer.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS))
+        except ConnectionError:
+            return False
+        if not body:
+            return False
+        descriptors = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % 4])
+        request: dict[str, Any] = json.loads(body)
+        try:
+            answer, passed = self._do(request, list(descriptors))
+        except OSError as error:
+            answer, passed = {"error": str(error), "errno": error.errno or 0}, None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._send({"id": request["id"], **answer}, passed)
+        return True
+
+    def _do(self, request: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], int | None]:
+        operation = request["op"]
+        if operation == "spawn":
+            return {"pid": self._spawn(request, descriptors)}, None
+        if operation == "signal":
+            if request["pid"] in self._children:
+                os.kill(request["pid"], request["signal"])
+            return {}, None
+        if operation == "open":
+            return {}, os.open(request["path"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name, *arguments in request["steps"]:
+            STEPS[name](*arguments)
+        return {}, None
+
+    def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Raises `OSError` where the program cannot be started: known through a pipe that a good exec closes."""
+        heard, told = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(heard)
+                become(request, descriptors, told)
+            except BaseException as error:  # noqa: BLE001 - the child must not return: it tells, and leaves
+                number = error.errno if isinstance(error, OSError) else errno.EINVAL
+                os.write(told, json.dumps([number, f"{type(error).__name__}: {error}"]).encode())
+            os._exit(127)
+        os.close(told)
+        with os.fdopen(heard, "rb") as pipe:
+            problem = pipe.read()
+        if problem:
+            os.waitpid(child, 0)
+            number, text = json.loads(problem)
+            raise OSError(number, text)
+        self._children.add(child)
+        return child
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:
+                self._children.discard(pid)
+                self._send({"exit": pid, "status": status, "cpu": usage.ru_utime + usage.ru_stime}, None)
+
+    def _send(self, body: dict[str, Any], descriptor: int | None) -> None:
+        ancillary = []
+        if descriptor is not None:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        try:
+            self._peer.sendmsg([json.dumps(body).encode()], ancillary)
+        except (BrokenPipeError, ConnectionError):
+            raise SystemExit(0) from None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def become(request: dict[str, Any], descriptors: list[int], told: int) -> None:
+    """In the forked child: join the cgroups, put the descriptors in their places, start the program."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    count = len(descriptors) - request["joins"]
+    for descriptor in descriptors[count:]:
+        os.write(descriptor, b"0")
+    # Two moves, by way of numbers above all targets: a plain dup2 could overwrite a descriptor still to be moved.
+    above = max([told, *descriptors, *request["fds"]]) + 1
+    staged = [os.dup2(descriptor, above + place) for place, descriptor in enumerate(descriptors[:count])]
+    kept_told = os.dup2(told, above + len(staged), inheritable=False)
+    for number, descriptor in zip(request["fds"], staged, strict=True):
+        os.dup2(descriptor, number)
+    first_free = max(request["fds"], default=2) + 1
+    os.closerange(first_free, kept_told)
+    os.closerange(kept_told + 1, kept_told + 64)
+    for number in range(first_free):
+        if number not in request["fds"]:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(request["argv"][0], request["argv"], request["env"])
+
+
+def main() -> int:
+    peer = socket.socket(fileno=int(sys.argv[1]))
+    folder = sys.argv[2]
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        check(LIBC.unshare(CLONE_NEWNS | CLONE_NEWPID), "new mount and pid namespaces")
+    except OSError as error:
+        peer.send(json.dumps({"error": str(error), "errno": error.errno or 0}).encode())
+        return 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    child = os.fork()
+    if child:
+        peer.close()
+        os.closerange(0, 3)
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        mount("none", "/", "", MS_REC | MS_PRIVATE, "")
+        mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV, "")
+        # Without nosuid and nodev: a jail may not remount read-only what would lose them (they are locked in its
+        # user namespace). Everything shown in a root has them on its own mount.
+        mount("temper", folder, "tmpfs", 0, "mode=0711")
+        peer.send(json.dumps({"ready": True}).encode())
+    except OSError as error:
+        peer.send(json.dumps({"error": str(error), "errno": error.errno or 0}).encode())
+        return 1
+    Keeper(peer).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""The command line of one jail.
+
+Invariant: whatever is not asked for is off: no network, no capability, no writable place but the declared ones, no
+descriptor above those passed. nsjail's own defaults that bite (1 MiB files, 32 descriptors, no seccomp, a proc that
+shows the cgroup tree) are all set here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shared.sandbox.command import WORK
+from shared.sandbox.limits import MIB, Limits
+
+INSIDE_UID = 1000
+HOSTNAME = "jail"
+
+
+@dataclass(frozen=True, slots=True)
+class Jail:
+    """One jail. `work` is a folder outside that is bound to /work, writable; empty: a fresh tmpfs is there."""
+
+    root: str
+    uid: int
+    """Outside; used by no other jail at the same time and by nothing else ever."""
+    limits: Limits
+    work: str = ""
+    inside_uid: int = INSIDE_UID
+    keep_capabilities: bool = False
+    seccomp: str = ""
+    """Kafel text; empty only for the fork server, whose children bring their own."""
+    descriptors: Sequence[int] = ()
+    """Above 2, kept open under their numbers."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = WORK
+    address_space_mb: int = 0
+    """RLIMIT_AS of each process; 0 is none (a cgroup counts memory)."""
+    log_descriptor: int = 2
+
+
+def command_line(binary: str, jail: Jail, argv: Sequence[str]) -> list[str]:
+    """`binary … -- argv`. The caller keeps the wall clock; nsjail's own is a backstop one minute later."""
+    limits = jail.limits
+    line = [
+        binary, "-Mo", "--log_fd", str(jail.log_descriptor),
+        "--user", f"{jail.inside_uid}:{jail.uid}:1", "--group", f"{jail.inside_uid}:{jail.uid}:1",
+        "--hostname", HOSTNAME, "--chroot", jail.root, "--cwd", jail.cwd,
+        "--time_limit", str(int(limits.wall_s) + 60),
+        "--rlimit_as", str(jail.address_space_mb) if jail.address_space_mb else "inf",
+        "--rlimit_cpu", str(int(limits.cpu_s) + 2),
+        "--rlimit_fsize", str(limits.file_mb),
+        "--rlimit_nofile", str(limits.open_files),
+        "--rlimit_nproc", str(limits.processes + 2),
+        "--rlimit_core", "0", "--rlimit_stack", "64",
+        "--iface_no_lo",
+    ]  # fmt: skip
+    for place in ("/tmp", "/dev/shm", *(() if jail.work else (WORK,))):
+        line += ["-m", f"none:{place}:tmpfs:{tmpfs_options(limits)}"]
+    if jail.work:
+        line += ["--bindmount", f"{jail.work}:{WORK}"]
+    for number in jail.descriptors:
+        line += ["--pass_fd", str(number)]
+    for name, value in jail.environment.items():
+        line += ["--env", f"{name}={value}"]
+    if jail.keep_capabilities:
+        line.append("--keep_caps")
+    if jail.seccomp:
+        line += ["--seccomp_string", jail.seccomp]
+    return [*line, "--", *argv]
+
+
+def tmpfs_options(limits: Limits) -> str:
+    """Size and inodes are quotas: a full disk is ENOSPC inside, never ours."""
+    return f"size={limits.disk_mb * MIB},nr_inodes={limits.inodes},mode=1777"
