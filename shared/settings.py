@@ -7,16 +7,16 @@ with its place in the file. The environment overrides any scalar key: `TEMPER_<S
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shared.errors import ConfigError
+from shared.plain_errors import explain, nearest
 
 ENVIRONMENT_PREFIX = "TEMPER_"
 
@@ -52,6 +52,15 @@ class BusSettings(Section):
     """Deliveries of one record before it is a dead letter."""
     drain_s: float = Field(default=20.0, gt=0)
     """How long running handlers may go on when partitions are revoked or the service stops."""
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _is_an_address(cls, servers: str) -> str:
+        for server in filter(None, (part.strip() for part in servers.split(","))):
+            host, _, port = server.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(f"{server!r} is no address of a broker: write host:port, port 1 to 65535")
+        return servers
 
 
 class StorageSettings(Section):
@@ -238,13 +247,8 @@ class Settings(Section):
 def _known(what: str, name: str, known: set[str]) -> None:
     if name not in known:
         raise ValueError(
-            f"{what} {name!r} is not declared; declared: {', '.join(sorted(known))}{_nearest(name, known)}"
+            f"{what} {name!r} is not declared; declared: {', '.join(sorted(known))}{nearest(name, known)}"
         )
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def load_settings(path: str | Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -270,9 +274,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "settings") -> Set
     try:
         return Settings.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(
-            f"{source}: " + "; ".join(_explain(item) for item in error.errors(include_url=False))
-        ) from error
+        raise ConfigError(f"{source}: {explain(Settings, error)}") from error
 
 
 def _override(document: dict[str, Any], environment: Mapping[str, str]) -> None:
@@ -283,7 +285,7 @@ def _override(document: dict[str, Any], environment: Mapping[str, str]) -> None:
         if section not in Settings.model_fields:
             names = set(Settings.model_fields)
             raise ConfigError(
-                f"environment {variable}: there is no section {section!r}{_nearest(section, names)}"
+                f"environment {variable}: there is no section {section!r}{nearest(section, names)}"
             )
         table = document.setdefault(section, {})
         if not isinstance(table, dict):
@@ -296,28 +298,3 @@ def _scalar(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _explain(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "settings"
-    if item["type"] == "extra_forbidden":
-        known = _fields_at(item["loc"][:-1])
-        return f"unknown key {where!r}{_nearest(str(item['loc'][-1]), known)}"
-    if item["type"] == "missing":
-        return f"key {where!r} is missing"
-    shown = f" (is {item['input']!r})" if not isinstance(item["input"], dict | list | Settings) else ""
-    return f"{where}: {item['msg'].removeprefix('Value error, ')}{shown}"
-
-
-def _fields_at(location: tuple[Any, ...]) -> set[str]:
-    """Names that the model at this place of the document reads."""
-    model: Any = Settings
-    for part in location:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        arguments = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type)]
-        model = (
-            annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else arguments[0]
-        )
-    return set(model.model_fields)

@@ -154,5 +154,7 @@ def _try_protocol(options: dict[str, Any], until: float) -> str:
 
 def bus_error(action: str, error: BaseException) -> BusError:
     """A library error as ours, in one line."""
-    text = str(error).strip().splitlines()
-    return BusError(f"{action}: {type(error).__name__}{': ' + text[0] if text and text[0] else ''}")
+    name = type(error).__name__
+    # kafka-python's errors begin their own text with their name.
+    text = next(iter(str(error).strip().splitlines()), "").removeprefix(name).lstrip(": ")
+    return BusError(f"{action}: {name}{': ' + text if text else ''}")

@@ -7,7 +7,6 @@ shares nothing between training and evaluation.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from shared.contracts.reward import Verdict
 from shared.contracts.task import ChatMessage, DomainRef
 from shared.domains.draw import Draw
 from shared.errors import ConfigError
+from shared.plain_errors import explain
 from shared.verification.judgement import Attempt, Judgement
 
 __all__ = ["HELD_OUT_SEED", "Attempt", "Difficulty", "Domain", "Draft", "Instance", "Judgement", "NearMiss", "is_held_out"]  # fmt: skip
@@ -157,7 +157,7 @@ class Domain(ABC, Generic[D]):
         try:
             return self.difficulty_model.model_validate(dict(difficulty))
         except ValidationError as error:
-            problems = "; ".join(_explain(self.difficulty_model, item) for item in error.errors())
+            problems = explain(self.difficulty_model, error, "the difficulty")
             raise ConfigError(f"difficulty of domain {self.name!r}: {problems}") from error
 
     def instance(self, seed: int, difficulty: Mapping[str, Any] | None = None) -> Instance:
@@ -204,12 +204,3 @@ def _content_is_held_out(domain: str, identity: str) -> bool:
     """Which split a content belongs to: neither the seed nor the difficulty nor the version has a say."""
     digest = hashlib.sha256(f"split/{domain}/{identity}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % _HELD_OUT_SHARE == 0
-
-
-def _explain(model: type[Difficulty], item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "value"
-    if item["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(where, list(model.model_fields), n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(model.model_fields)}"
-        return f"unknown key {where!r}; {hint}"
-    return f"{where}: {item['msg'].removeprefix('Value error, ')} (is {item['input']!r})"

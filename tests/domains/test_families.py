@@ -151,9 +151,9 @@ def _with_type(kind: str) -> Instance:
     ("name", "difficulty", "words"),
     [
         ("arithmetic", {"digit": 2}, "unknown key 'digit'; did you mean 'digits'?"),
-        ("arithmetic", {"digits": 7}, "digits: Input should be less than or equal to 6 .is 7."),
-        ("arithmetic", {"operations": []}, "operations: "),
-        ("arithmetic", {"operations": ["/"]}, "operations.0: "),
+        ("arithmetic", {"digits": 7}, "digits is 7: it must be at most 6$"),
+        ("arithmetic", {"operations": []}, "operations has no entry: give at least 1$"),
+        ("arithmetic", {"operations": ["/"]}, "operations.0 is '/': it must be"),
         ("sequences", {"length": 5, "max_value": 3}, "max_value 3 gives 4 values for a list of 5"),
         ("sequences", {"length": 2, "max_value": 1}, "too few different questions; widen the difficulty"),
         ("extraction", {"lines": 4, "types": ["text"]}, "lines is 4, and types text have 3 fields"),
