@@ -1,15 +1,19 @@
-"""Control: what a tool or the scheduler tells every service of a run."""
+"""Control: what a tool, the scheduler or an auditing verifier tells every service of a run.
+
+Invariant: hold and lift of one domain share a key, so that the compacted topic keeps the newest word on it.
+"""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.contracts.base import Message, Part
 
-ControlKind = Literal["end", "abandon"]
-"""end: the run is complete, every service leaves. abandon: give up the groups in `groups`."""
+ControlKind = Literal["end", "abandon", "hold", "lift"]
+"""end: the run is complete, every service leaves. abandon: give up the groups in `groups`.
+hold: schedule nothing more of `domain` until a lift; `reason` says why, `body` holds the evidence."""
 
 
 class DomainResult(Part):
@@ -46,9 +50,21 @@ class Control(Message):
     kind: ControlKind
     reason: str = ""
     groups: tuple[str, ...] = ()
+    domain: str = ""
+    """Of a hold or lift: the name that tasks carry."""
     body: dict[str, Any] = Field(default_factory=dict)
     created_ms: int = 0
 
+    @model_validator(mode="after")
+    def _names_its_domain(self) -> Control:
+        if (self.kind in ("hold", "lift")) != bool(self.domain):
+            raise ValueError(
+                f"control {self.kind!r} names domain {self.domain!r}: hold and lift name one, others none"
+            )
+        return self
+
     def key(self) -> str:
+        if self.domain:
+            return f"{self.run_id}/domain/{self.domain}"
         suffix = f"/{self.groups[0]}" if self.groups else ""
         return f"{self.run_id}/{self.kind}{suffix}"

@@ -5,6 +5,7 @@ Invariant (5 of the design): a fault carries no reward and is never trained on; 
 
 from __future__ import annotations
 
+import json
 import math
 from typing import ClassVar, Literal
 
@@ -16,6 +17,9 @@ from shared.contracts.slot import Purpose, Slot, Stage
 Verdict = Literal["passed", "failed", "partial", "unverifiable", "infrastructure", "timeout_infra"]
 FAULTS: frozenset[str] = frozenset({"infrastructure", "timeout_infra"})
 """Ours, not the policy's: retried, then dead-lettered."""
+VARYING = frozenset({"worker_id", "wall_seconds", "cpu_seconds", "attempts", "created_ms", "stream_flags"})
+"""Fields that say who judged, when, at which delivery, for how long and among what else: two verdicts on one
+trajectory differ in nothing but these."""
 
 
 class Reward(Message):
@@ -34,6 +38,9 @@ class Reward(Message):
     components: dict[str, float] = Field(default_factory=dict)
     reason: str = ""
     flags: tuple[str, ...] = ()
+    """What detectors saw in this attempt by itself."""
+    stream_flags: tuple[str, ...] = ()
+    """What the auditor saw across attempts at that moment: it depends on what else had been judged."""
     policy_version: int = -1
     """The newest version that sampled a token of it."""
     verifier_version: str = ""
@@ -60,3 +67,9 @@ class Reward(Message):
 
     def key(self) -> str:
         return self.slot.group_id
+
+    def stable_bytes(self) -> bytes:
+        """The record without `VARYING`, as canonical JSON (sorted keys, ASCII, no spaces): a function of the
+        trajectory, the domain and the verifier's version alone."""
+        body = self.model_dump(mode="json", exclude=set(VARYING))
+        return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
