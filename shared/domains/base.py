@@ -20,11 +20,15 @@ from typing_extensions import TypeVar
 from shared.contracts.reward import Verdict
 from shared.contracts.task import ChatMessage, DomainRef
 from shared.domains.draw import Draw
-from shared.errors import ConfigError
+from shared.errors import ConfigError, VerificationFault
 from shared.plain_errors import explain
 from shared.verification.judgement import Attempt, Judgement
+from shared.verification.request import CheckRequest
 
-__all__ = ["HELD_OUT_SEED", "Attempt", "Difficulty", "Domain", "Draft", "Instance", "Judgement", "NearMiss", "is_held_out"]  # fmt: skip
+__all__ = [
+    "HELD_OUT_SEED", "Attempt", "CheckRequest", "Difficulty", "Domain", "Draft", "Instance", "Judgement", "NearMiss",
+    "SandboxedDomain", "is_held_out",
+]  # fmt: skip
 
 HELD_OUT_SEED = 1 << 40
 """Seeds from here on are held out; below, they train."""
@@ -136,6 +140,14 @@ class Domain(ABC, Generic[D]):
     def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
         """The verdict on an attempt. What it raises is a fault of ours: retried, never a reward."""
 
+    def check(self, instance: Instance, attempt: Attempt) -> Judgement | CheckRequest:
+        """What the verifier asks for: the verdict, or the check that will find it in a sandbox (`CheckRequest`).
+
+        Override it where untrusted code has to run; it is called in the same killable child as `verify`, which
+        never runs such code itself.
+        """
+        return self.verify(instance, attempt)
+
     @abstractmethod
     def oracle(self, instance: Instance) -> str:
         """An answer that must pass; also the demonstration of the `sft` stage."""
@@ -193,6 +205,23 @@ class Domain(ABC, Generic[D]):
             files=draft.files,
             tools=draft.tools,
             cell=self.cell,
+        )
+
+
+class SandboxedDomain(Domain[D]):
+    """A domain whose verdicts are found in a sandbox: write `check` in the place of `verify`."""
+
+    @abstractmethod
+    def check(self, instance: Instance, attempt: Attempt) -> Judgement | CheckRequest:
+        """As in `Domain`; what can be told without running anything (no answer at all) is a judgement at once."""
+
+    def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
+        """Raises `VerificationFault` where the check needs a sandbox."""
+        found = self.check(instance, attempt)
+        if isinstance(found, Judgement):
+            return found
+        raise VerificationFault(
+            f"domain {self.name!r} wants a {found.method} check: ask `check` and run it in a sandbox"
         )
 
 

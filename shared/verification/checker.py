@@ -31,6 +31,7 @@ from shared.verification.protocol import (
     write_answer,
     write_ready,
 )
+from shared.verification.request import CheckRequest
 
 _BACKSTOP_S = 2.0
 """The parent kills at the budget; so much later the child ends itself, should the parent be gone."""
@@ -48,26 +49,32 @@ class Checker:
     def answer(self, question: Question) -> Answer:
         """Never raises for what a domain does: a fault comes back instead."""
         started = time.process_time()
-        judgement, fault, last = None, "", False
+        found: Judgement | CheckRequest | None = None
+        fault, last = "", False
         try:
-            judgement = self._judge(question)
+            found = self._judge(question)
         except MemoryError:
             fault, last = "the check ran out of memory", True
         except TemperError as error:
             fault = str(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a domain may raise anything: it is a fault
             fault = f"{_where(error)}{type(error).__name__}: {error}"
-        return Answer(judgement, fault, time.process_time() - started, last)
+        cpu_s = time.process_time() - started
+        if isinstance(found, CheckRequest):
+            return Answer(None, fault, cpu_s, last, found)
+        return Answer(found, fault, cpu_s, last)
 
-    def _judge(self, question: Question) -> Judgement:
+    def _judge(self, question: Question) -> Judgement | CheckRequest:
         domain = self._domain(question.reference)
         instance = self._instance(domain, question.reference)
-        judgement = domain.verify(instance, question.attempt)
-        if not isinstance(judgement, Judgement):
+        found = domain.check(instance, question.attempt)
+        if isinstance(found, CheckRequest):
+            found.plain()  # a request that is no plain data is a fault here, where the domain is named
+        elif not isinstance(found, Judgement):
             raise VerificationFault(
-                f"domain {domain.name!r} returned {type(judgement).__name__}: it must return a Judgement"
+                f"domain {domain.name!r} returned {type(found).__name__}: it must return a Judgement or a CheckRequest"
             )
-        return judgement
+        return found
 
     def _domain(self, reference: DomainRef) -> Domain:
         domain = self._domains.get(reference.name)

@@ -17,7 +17,8 @@ from shared.errors import VerificationFault
 from shared.verification.child import Child, child_environment
 from shared.verification.faults import CheckTimedOut
 from shared.verification.judgement import Attempt, Judgement
-from shared.verification.protocol import Hello, Question
+from shared.verification.protocol import Answer, Hello, Question
+from shared.verification.request import CheckRequest
 
 DEFAULT_ADDRESS_SPACE_BYTES = 2 << 30
 
@@ -27,6 +28,15 @@ class Checked:
     """A judgement and what it cost, in seconds."""
 
     judgement: Judgement
+    wall_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the domain said: a judgement, or what it wants done in a sandbox; and what asking cost, in seconds."""
+
+    found: Judgement | CheckRequest
     wall_seconds: float
     cpu_seconds: float
 
@@ -66,7 +76,19 @@ class ChildPool:
                 raise result
 
     async def check(self, reference: DomainRef, attempt: Attempt, budget_s: float) -> Checked:
-        """The domain's judgement on the attempt; waits for a free child first.
+        """As `ask`, for domains that judge by themselves. Raises `VerificationFault` where one wants a sandbox."""
+        asked = await self.ask(reference, attempt, budget_s)
+        if isinstance(asked.found, CheckRequest):
+            raise VerificationFault(
+                f"domain {reference.name!r} wants a {asked.found.method} check: that needs a sandbox, and there is none"
+            )
+        return Checked(asked.found, asked.wall_seconds, asked.cpu_seconds)
+
+    async def ask(
+        self, reference: DomainRef, attempt: Attempt, budget_s: float, *, fresh: bool = False
+    ) -> Asked:
+        """The domain's word on the attempt; waits for a free child first. `fresh`: by a process that has served
+        nobody before.
 
         Raises `CheckTimedOut` past `budget_s` seconds of wall time and `VerificationFault` for every other fault
         of ours: a domain that raises, a child that dies, an instance that comes out another way.
@@ -75,14 +97,14 @@ class ChildPool:
         try:
             if self._closed:
                 raise VerificationFault("the verifier is closing: no check was made")
-            if not child.alive:
+            if fresh or not child.alive:
                 await child.start()
             started = time.perf_counter()
             answer = await child.ask(Question(reference, attempt, budget_s))
             wall = time.perf_counter() - started
         finally:
             self._idle.put_nowait(child)
-        return Checked(_judgement_or_fault(answer.judgement, answer.fault), wall, answer.cpu_s)
+        return Asked(_found_or_fault(answer), wall, answer.cpu_s)
 
     async def close(self) -> None:
         """Every child killed and reaped; a check in flight ends as a fault."""
@@ -100,10 +122,16 @@ class ChildPool:
         await self.close()
 
 
-def _judgement_or_fault(judgement: Judgement | None, fault: str) -> Judgement:
-    """A fault, told by text or by a fault verdict of the domain's own, is raised."""
-    if judgement is None:
-        raise VerificationFault(fault or "a checking child answered neither a judgement nor a fault")
+def _found_or_fault(answer: Answer) -> Judgement | CheckRequest:
+    if answer.request is not None:
+        return answer.request
+    if answer.judgement is None:
+        raise VerificationFault(answer.fault or "a checking child answered neither a judgement nor a fault")
+    return judged_or_fault(answer.judgement)
+
+
+def judged_or_fault(judgement: Judgement) -> Judgement:
+    """Itself; a fault told by a fault verdict is raised."""
     if judgement.verdict == "timeout_infra":
         raise CheckTimedOut(judgement.reason or "the domain reports a timeout of its own")
     if judgement.verdict == "infrastructure":

@@ -13,9 +13,11 @@ from typing import Any
 from shared.contracts.task import DomainRef
 from shared.verification.faults import CheckerDied
 from shared.verification.judgement import Attempt, Judgement
+from shared.verification.request import CheckRequest
 
-MAX_LINE_BYTES = 1 << 20
-"""Of a child's line; bounded by `outward` to a few kilobytes."""
+MAX_LINE_BYTES = 16 << 20
+"""Of a child's line: a judgement is bounded by `outward` to a few kilobytes, a check request by this. Hidden tests
+and small databases fit; it bounds what one child can make its verifier hold."""
 _MAX_REASON = 500
 _MAX_ENTRIES = 32
 
@@ -45,12 +47,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`judgement`, or `fault` in words. `last`: the child ends after it. `cpu_s`: CPU seconds of the check."""
+    """`judgement`, or `request` where the domain wants its check made in a sandbox, or `fault` in words.
+
+    `last`: the child ends after it. `cpu_s`: CPU seconds of the check.
+    """
 
     judgement: Judgement | None
     fault: str = ""
     cpu_s: float = 0.0
     last: bool = False
+    request: CheckRequest | None = None
 
 
 def outward(text: str, limit: int = _MAX_REASON) -> str:
@@ -113,7 +119,13 @@ def write_answer(answer: Answer) -> bytes:
             "components": {outward(str(name), 64): float(value) for name, value in components},
             "flags": [outward(str(flag), 64) for flag in judgement.flags[:_MAX_ENTRIES]],
         }
-    return _line(body)
+    if answer.request is not None:
+        body["request"] = answer.request.plain()
+    line = _line(body)
+    if len(line) > MAX_LINE_BYTES:
+        fault = f"the check request has {len(line):,} bytes: at most {MAX_LINE_BYTES:,} fit; make it smaller"
+        return _line({"cpu_s": answer.cpu_s, "last": answer.last, "fault": fault})
+    return line
 
 
 def read_answer_line(line: bytes) -> Answer:
@@ -130,7 +142,9 @@ def read_answer_line(line: bytes) -> Answer:
                 components=found["components"],
                 flags=tuple(found["flags"]),
             )
-        return Answer(judgement, body["fault"], float(body["cpu_s"]), bool(body["last"]))
+        wanted = body.get("request")
+        request = None if wanted is None else CheckRequest.from_plain(wanted)
+        return Answer(judgement, body["fault"], float(body["cpu_s"]), bool(body["last"]), request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckerDied(f"a checking child answered {line[:80]!r}: that is no answer") from error
 
