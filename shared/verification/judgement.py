@@ -7,8 +7,8 @@ Invariant (5 of the design): a verdict comes first and decides whether there is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from shared.contracts.reward import FAULTS, Verdict
@@ -69,3 +69,7 @@ class Judgement:
     def unverifiable(cls, reason: str) -> Judgement:
         """Nobody can tell: no reward, and the slot is not trained on."""
         return cls("unverifiable", None, reason)
+
+    def flagged(self, flags: Iterable[str]) -> Judgement:
+        """The same with `flags` beside its own: each once, in order, whoever found them first."""
+        return replace(self, flags=tuple(sorted({*self.flags, *map(str, flags)})))
