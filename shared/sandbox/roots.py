@@ -6,7 +6,8 @@ packages are never in it: a policy that could import a domain could make its ans
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,27 @@ from pathlib import Path
 from shared.errors import ConfigError
 from shared.sandbox.command import WORK
 from shared.sandbox.keeper.client import KeeperClient
+from shared.sandbox.nsjail import INSIDE_UID
 
 PYTHON = "/python"
 PACKAGES = "/python-packages"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _EMPTY = ("/dev", "/dev/shm", "/proc", "/tmp", WORK, "/etc", "/run")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_PASSWD = "/etc/passwd"
+_LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
+          "/dev/stderr": "/proc/self/fd/2", "/etc/mtab": "/proc/self/mounts"}  # fmt: skip
+_TEXTS = {
+    "/etc/passwd": f"root:x:0:0:root:/:/bin/sh\njail:x:{INSIDE_UID}:{INSIDE_UID}:jail:{WORK}:/bin/sh\n",
+    "/etc/group": f"root:x:0:\njail:x:{INSIDE_UID}:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+"""What programs look up about users and hosts; the machine's own say who runs it."""
+_INSTALLED = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages",
+              "local/lib/python3*/site-packages", "local/lib/python3*/dist-packages")  # fmt: skip
+"""Where Python keeps what was installed, below a prefix: a distribution of ours among it would show every domain."""
+_OURS = ("shared", "services", "temper", "temper-rl", "temper_rl")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Step = tuple[str | int, ...]
 
 
@@ -39,17 +54,51 @@ def default_root(packages: Sequence[str]) -> dict[str, str]:
     return shown
 
 
+def installed_below(source: str) -> list[str]:
+    """Folders of installed Python packages below a prefix, relative to it; they are covered by empty ones."""
+    prefix = Path(source)
+    return sorted(
+        {
+            str(path.relative_to(prefix))
+            for pattern in _INSTALLED
+            for path in prefix.glob(pattern)
+            if path.is_dir() and not path.is_symlink()
+        }
+    )
+
+
 def _package(name: str) -> Iterator[Path]:
-    if name.partition(".")[0] in ("shared", "services", "temper"):
-        raise ConfigError(f"sandbox.python_packages names {name!r}: our own code never goes into a jail")
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"sandbox.python_packages names {name!r}: no such package is installed here")
-    place = Path(next(iter(spec.submodule_search_locations)))
-    yield place
-    libraries = place.with_name(f"{name}.libs")
-    if libraries.is_dir():
-        yield libraries
+    """The top-level files and folders of a distribution and of all that it requires."""
+    seen: set[str] = set()
+    wanted = [name]
+    while wanted:
+        one = wanted.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if one.partition(".")[0].lower() in _OURS:
+            raise ConfigError(f"sandbox.python_packages names {name!r}: our own code never goes into a jail")
+        try:
+            distribution = importlib.metadata.distribution(one)
+        except importlib.metadata.PackageNotFoundError as error:
+            if one == name:
+                raise ConfigError(
+                    f"sandbox.python_packages names {name!r}: no such package is installed here"
+                ) from error
+            continue
+        yield from _top_level(distribution)
+        wanted += [
+            match[0]
+            for line in distribution.requires or ()
+            if "extra ==" not in line and (match := _REQUIREMENT.match(line))
+        ]
+
+
+def _top_level(distribution: importlib.metadata.Distribution) -> Iterator[Path]:
+    tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
+    for top in sorted(tops):
+        if not top.endswith((".dist-info", ".pth")):
+            yield Path(str(distribution.locate_file(top)))
 
 
 def build_steps(base: str, shown: Mapping[str, str]) -> list[Step]:
@@ -57,12 +106,16 @@ def build_steps(base: str, shown: Mapping[str, str]) -> list[Step]:
     top (`/bin` -> `usr/bin`) become links, everything else a read-only bind."""
     steps: list[Step] = [("folder", base, 0o755, 0)]
     steps += [("folder", base + path, 0o755, 0) for path in _EMPTY]
+    packages = {target for target in shown if target.startswith(PACKAGES)}
     for target, source in sorted(shown.items()):
         path = Path(source)
         if Path(target).is_symlink() and target in _SYSTEM:
             steps.append(("link", str(Path(target).readlink()), base + target))
         elif path.is_dir():
             steps += [("folder", base + target, 0o755, 0), ("bind_read_only", source, base + target)]
+            if target not in packages:
+                covered = installed_below(source)
+                steps += [("bind_read_only", base + "/run", f"{base}{target}/{path}") for path in covered]
         else:
             steps += [
                 ("folder", str(Path(base + target).parent), 0o755, 0),
@@ -71,7 +124,8 @@ def build_steps(base: str, shown: Mapping[str, str]) -> list[Step]:
             ]
     for device in _DEVICES:
         steps += [("file", f"{base}/dev/{device}"), ("bind", f"/dev/{device}", f"{base}/dev/{device}")]
-    steps.append(("link", "/proc/self/fd", f"{base}/dev/fd"))
+    steps += [("link", points_to, base + path) for path, points_to in _LINKS.items() if path not in shown]
+    steps += [("text", base + path, text) for path, text in _TEXTS.items() if path not in shown]
     return steps
 
 

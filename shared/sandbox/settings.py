@@ -22,8 +22,9 @@ class SandboxSettings(BaseModel):
     allow_weaker: tuple[Weakness, ...] = ()
     roots: dict[str, str] = Field(default_factory=dict)
     """Root file systems by name: a folder each, with `/bin/sh` in it; `default` is made from this machine."""
-    python_packages: tuple[str, ...] = ("numpy",)
-    """Packages of our environment that the default root shows. Nothing else of it: domains may live there."""
+    python_packages: tuple[str, ...] = ("numpy", "pytest")
+    """Distributions of our environment that the default root shows at /python-packages, with what they require.
+    Nothing else of it: domains may live there."""
     first_uid: int = Field(default=99_000_000, ge=100_000)
     """Outside uids of jails count up from here; nothing else on this machine may use them."""
     uids: int = Field(default=4096, ge=1)

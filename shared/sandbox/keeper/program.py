@@ -84,9 +84,16 @@ def make_file(path: str) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
 
 
+def make_text(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 STEPS: dict[str, Callable[..., object]] = {
     "folder": make_folder,
     "file": make_file,
+    "text": make_text,
     "mount": mount,
     "bind_read_only": bind_read_only,
     "bind": lambda source, target: mount(source, target, "", MS_BIND, ""),
