@@ -8,11 +8,22 @@ in the same killable children as in production, so a domain that hangs or crashe
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from shared.domains.base import HELD_OUT_SEED, Attempt, Domain, Instance, NearMiss, is_held_out
+from shared.domains.base import (
+    HELD_OUT_SEED,
+    Attempt,
+    Domain,
+    Instance,
+    NearMiss,
+    ShapeError,
+    is_held_out,
+    trial_answers,
+)
 from shared.domains.registry import load_domain
 from shared.errors import VerificationFault
 from shared.verification.answers import shown
@@ -31,6 +42,8 @@ class Finding:
     seed: int
     difficulty: Mapping[str, Any]
     detail: str
+    cause: str = ""
+    """Where the domain's own code failed, in words that do not depend on the instance: the same one is one mistake."""
 
     def __str__(self) -> str:
         return f"{self.trial} (seed {self.seed}, difficulty {dict(self.difficulty)}): {self.detail}"
@@ -69,7 +82,7 @@ async def admit(
     """Try the domain `name` on `seeds` instances of each split at each difficulty.
 
     Every answer is judged `repeats` times in each of two processes. Ends early after 20 findings. Raises
-    `ConfigError` for an unknown name or an unusable difficulty.
+    `ConfigError` for an unknown name, an unusable difficulty, or a method that returns another type than it must.
     """
     domain = load_domain(name)
     for difficulty in difficulties:
@@ -100,8 +113,11 @@ class _Trial:
         try:
             instance = self._domain.instance(seed, difficulty)
             answers = list(_answers(self._domain, instance))
+        except ShapeError:
+            raise  # the same at every seed: no trial is needed
         except Exception as error:  # noqa: BLE001 - whatever a domain raises is what is reported
-            self.findings.append(Finding("instance", seed, difficulty, f"{type(error).__name__}: {error}"))
+            said = f"{raised_at(error)}{type(error).__name__}: {error}"
+            self.findings.append(Finding("instance", seed, difficulty, said, said))
             return
         self._instances += 1
         self._questions[is_held_out(seed)].add(instance.identity)
@@ -137,12 +153,19 @@ class _Trial:
 
 
 def _answers(domain: Domain, instance: Instance) -> Iterator[tuple[Trial, NearMiss]]:
-    yield "oracle", NearMiss(domain.oracle(instance), "passed")
-    yield "do_nothing", NearMiss(domain.do_nothing(instance), "failed")
-    for miss in domain.near_misses(instance):
+    answers = trial_answers(domain, instance)
+    yield "oracle", NearMiss(answers.oracle, "passed")
+    yield "do_nothing", NearMiss(answers.do_nothing, "failed")
+    for miss in answers.near_misses:
         yield "near_miss", miss
-    for exploit in domain.exploits(instance):
+    for exploit in answers.exploits:
         yield "exploit", exploit
+
+
+def raised_at(error: BaseException) -> str:
+    """`mine.py:31: `, the line of code that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
 
 
 def _judged(kind: Trial, wanted: NearMiss, instance: Instance, verdicts: Sequence[str]) -> Iterator[Finding]:
@@ -150,9 +173,8 @@ def _judged(kind: Trial, wanted: NearMiss, instance: Instance, verdicts: Sequenc
     what = f"{kind.replace('_', ' ')} {shown(wanted.answer)}" + (f" ({wanted.why})" if wanted.why else "")
     faults = [verdict for verdict in verdicts if verdict.startswith(_FAULT)]
     if faults:
-        yield Finding(
-            "fault", instance.seed, instance.difficulty, f"{what}: {faults[0].removeprefix(_FAULT)}"
-        )
+        fault = faults[0].removeprefix(_FAULT)
+        yield Finding("fault", instance.seed, instance.difficulty, f"{what}: {fault}", fault)
     elif len(set(verdicts)) > 1:
         seen = ", ".join(sorted(set(verdicts)))
         detail = f"{what}: verdicts differ between runs: {seen}"

@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import TypeVar
@@ -119,6 +119,20 @@ class NearMiss:
     why: str = ""
 
 
+class ShapeError(ConfigError):
+    """A method of a domain returned something of another type than it must: the same at every seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswers:
+    """What a domain says of one instance for its own trial; every text is text."""
+
+    oracle: str
+    do_nothing: str
+    near_misses: tuple[NearMiss, ...]
+    exploits: tuple[NearMiss, ...]
+
+
 class Domain(ABC, Generic[D]):
     """One domain: subclass, set the four names, and write the six methods below them.
 
@@ -175,13 +189,15 @@ class Domain(ABC, Generic[D]):
     def instance(self, seed: int, difficulty: Mapping[str, Any] | None = None) -> Instance:
         """The instance of this seed: the same everywhere, in the split that the seed says.
 
-        Raises `ConfigError` for an unusable difficulty, and where the split holds no such instance.
+        Raises `ConfigError` for an unusable difficulty, and where the split holds no such instance; `ShapeError` for
+        a `draft` that returns another type.
         """
         if seed < 0:
             raise ConfigError(f"seed of domain {self.name!r} is {seed}: it must not be negative")
         parsed = self.parse_difficulty(difficulty or {})
         for number in range(_MOST_DRAWS):
             draft = self.draft(Draw(f"{self.name}/{self.version}/{seed}/{number}"), parsed)
+            _check_draft(self.name, draft)
             instance = self._instance(seed, parsed, draft)
             if _content_is_held_out(self.name, instance.identity) == is_held_out(seed):
                 return instance
@@ -206,6 +222,57 @@ class Domain(ABC, Generic[D]):
             tools=draft.tools,
             cell=self.cell,
         )
+
+
+def trial_answers(domain: Domain, instance: Instance) -> TrialAnswers:
+    """The answers that put `domain` on trial. Raises `ShapeError` where a method returns another type."""
+    name = domain.name
+    return TrialAnswers(
+        _text(name, "oracle", domain.oracle(instance)),
+        _text(name, "do_nothing", domain.do_nothing(instance)),
+        _misses(name, "near_misses", domain.near_misses(instance)),
+        _misses(name, "exploits", domain.exploits(instance)),
+    )
+
+
+def _text(name: str, method: str, found: object) -> str:
+    if not isinstance(found, str):
+        raise ShapeError(f"domain {name!r}: {method} returned {_kind(found)}: it must return text (str)")
+    return found
+
+
+def _misses(name: str, method: str, found: object) -> tuple[NearMiss, ...]:
+    wanted = f"domain {name!r}: {method} returned {{}}: it must return a list of NearMiss"
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise ShapeError(wanted.format(_kind(found)))
+    for item in found:
+        if not isinstance(item, NearMiss):
+            raise ShapeError(wanted.format(f"{_kind(item)} in its list"))
+        _text(name, f"an answer of {method}", item.answer)
+        if item.verdict not in get_args(Verdict):
+            raise ShapeError(
+                f"domain {name!r}: {method} wants verdict {item.verdict!r}: use one of {', '.join(get_args(Verdict))}"
+            )
+    return tuple(found)
+
+
+def _check_draft(name: str, draft: object) -> None:
+    if not isinstance(draft, Draft):
+        raise ShapeError(f"domain {name!r}: draft returned {_kind(draft)}: it must return a Draft")
+    prompt = draft.prompt
+    messages = isinstance(prompt, tuple) and prompt and all(isinstance(m, ChatMessage) for m in prompt)
+    if not (messages or isinstance(prompt, str)):
+        raise ShapeError(
+            f"domain {name!r}: the prompt of a draft is {_kind(prompt)}: it must be text (str) or a tuple of ChatMessage"
+        )
+    if not isinstance(draft.identity, str):
+        raise ShapeError(
+            f"domain {name!r}: the identity of a draft is {_kind(draft.identity)}: it must be text (str)"
+        )
+
+
+def _kind(found: object) -> str:
+    return "nothing (None)" if found is None else f"a value of type {type(found).__name__}"
 
 
 class SandboxedDomain(Domain[D]):

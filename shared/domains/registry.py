@@ -12,7 +12,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable
 
-from shared.domains.base import Domain
+from shared.domains.base import Difficulty, Domain
 from shared.errors import ConfigError
 
 ENTRY_POINTS = "temper.domains"
@@ -21,6 +21,7 @@ _BUILT_IN = {
     "extraction": "shared.domains.extraction:Extraction",
     "sequences": "shared.domains.sequences:Sequences",
 }
+_METHODS = ("draft", "verify", "oracle", "do_nothing", "near_misses")
 _PLACE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
@@ -75,16 +76,64 @@ def _load(name: str, place: str) -> Domain:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
         raise ConfigError(
             f"domain {name!r}: {module_name} cannot be imported: {type(error).__name__}: {error}"
+            + ("; install its package, or name the module's folder in PYTHONPATH" if absent else "")
         ) from error
     found = getattr(module, attribute, None)
     if found is None:
         raise ConfigError(f"domain {name!r}: {module_name} has no {attribute!r}")
     if isinstance(found, type) and issubclass(found, Domain):
-        found = found()
-    if isinstance(found, Domain):
-        return found
-    raise ConfigError(
-        f"domain {name!r}: {place} is {type(found).__name__}: it must be a Domain or a subclass"
-    )
+        found = _made(name, place, found)
+    if not isinstance(found, Domain):
+        raise ConfigError(
+            f"domain {name!r}: {place} is {type(found).__name__}: it must be a Domain or a subclass"
+        )
+    _check_names(name, place, found)
+    return found
+
+
+def _made(name: str, place: str, kind: type[Domain]) -> Domain:
+    """An object of the class. Raises `ConfigError` naming everything that the class leaves out."""
+    names = [attribute for attribute in ("name", "difficulty_model") if not hasattr(kind, attribute)]
+    missing = names + [method for method in _METHODS if method in kind.__abstractmethods__]
+    if missing:
+        raise ConfigError(
+            f"domain {name!r}: {place} does not define {', '.join(missing)}: a domain needs them all (docs/domains.md)"
+        )
+    try:
+        return kind()
+    except Exception as error:
+        raise ConfigError(
+            f"domain {name!r}: {place}() cannot be made: {type(error).__name__}: {error}; "
+            "a domain is made without arguments"
+        ) from error
+
+
+def _check_names(name: str, place: str, domain: Domain) -> None:
+    """The class attributes are what every service takes them for. Raises `ConfigError`."""
+    model = getattr(domain, "difficulty_model", None)
+    version = domain.version
+    wrong = [
+        f"{attribute} is {value!r}: it must be {wanted}"
+        for attribute, value, wanted, good in (
+            ("name", getattr(domain, "name", None), "text", isinstance(getattr(domain, "name", None), str)),
+            (
+                "version",
+                version,
+                "a whole number",
+                isinstance(version, int) and not isinstance(version, bool),
+            ),
+            ("cell", domain.cell, "text", isinstance(domain.cell, str)),
+            (
+                "difficulty_model",
+                model,
+                "a subclass of Difficulty",
+                isinstance(model, type) and issubclass(model, Difficulty),
+            ),
+        )
+        if not good
+    ]
+    if wrong:
+        raise ConfigError(f"domain {name!r}: {place}: {'; '.join(wrong)}")

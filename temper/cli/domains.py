@@ -6,9 +6,14 @@ Invariant: `admit` ends with exit code 0 only for a domain that passed every tri
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from shared.domains.admission import Finding
+    from shared.domains.base import Domain
 
 app = typer.Typer(help="List, show and try domains.", no_args_is_help=True)
 
@@ -22,15 +27,23 @@ def list_domains() -> None:
     from rich.table import Table
 
     from shared.domains.registry import domain_places, load_domain
+    from shared.errors import ConfigError
     from temper.cli.screen import screen
 
     table = Table("domain", "version", "cell", "difficulty (default)", "place")
+    broken: list[ConfigError] = []
     for name, place in domain_places().items():
-        domain = load_domain(name)
-        defaults = domain.parse_difficulty({}).model_dump(mode="json")
-        shown = "\n".join(f"{key}: {json.dumps(value)}" for key, value in defaults.items())
-        table.add_row(name, str(domain.version), domain.cell, shown, place)
+        try:
+            domain = load_domain(name)
+        except ConfigError as error:  # the others are still worth seeing
+            broken.append(error)
+            continue
+        table.add_row(name, str(domain.version), domain.cell, _defaults(domain), place)
     screen().print(table)
+    for problem in broken:
+        typer.echo(f"temper: {problem}", err=True)
+    if broken:
+        raise typer.Exit(ConfigError.exit_code)
 
 
 @app.command()
@@ -40,17 +53,28 @@ def show(
     difficulty: DifficultyOption = "{}",
 ) -> None:
     """One instance: its question, the right answer, and the answers next to it."""
-    from shared.domains.base import is_held_out
+    from shared.domains.admission import raised_at
+    from shared.domains.base import is_held_out, trial_answers
     from shared.domains.registry import load_domain
+    from shared.errors import ConfigError, TemperError
 
     domain = load_domain(name)
-    instance = domain.instance(seed, _parsed(difficulty))
+    wanted = _parsed(difficulty)
+    try:
+        instance = domain.instance(seed, wanted)
+        answers = trial_answers(domain, instance)
+    except TemperError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"domain {domain.name!r}, seed {seed}: {raised_at(error)}{type(error).__name__}: {error}"
+        ) from error
     split = "held out" if is_held_out(seed) else "training"
     print(f"{domain.name} version {domain.version}, seed {seed} ({split}), digest {instance.digest()}")
     for message in instance.messages:
         print(f"\n[{message.role}]\n{message.content}")
-    print(f"\n[oracle]\n{domain.oracle(instance)}\n\n[near misses]")
-    for miss in (*domain.near_misses(instance), *domain.exploits(instance)):
+    print(f"\n[oracle]\n{answers.oracle}\n\n[near misses]")
+    for miss in (*answers.near_misses, *answers.exploits):
         print(f"{miss.verdict:8} {miss.answer[:60]!a}" + (f"  ({miss.why})" if miss.why else ""))
 
 
@@ -78,8 +102,8 @@ def admit(
             check_seconds=check_seconds,
         )
     )
-    for finding in report.findings:
-        print(finding)
+    for line in finding_lines(report.findings):
+        print(line)
     verdict = "admitted" if report.admitted else "quarantined: flaky" if report.flaky else "refused"
     print(
         f"{report.domain} version {report.version}: {verdict} ({report.instances} instances, "
@@ -87,6 +111,27 @@ def admit(
     )
     if not report.admitted:
         raise typer.Exit(1)
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """One line a finding; what has one cause is one mistake, said once with how often it was met."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        groups.setdefault((finding.trial, finding.cause or str(number)), []).append(finding)
+    return [
+        f"{same[0]}" + (f" (and {len(same) - 1} times more)" if len(same) > 1 else "")
+        for same in groups.values()
+    ]
+
+
+def _defaults(domain: Domain) -> str:
+    from shared.errors import ConfigError
+
+    try:
+        defaults = domain.parse_difficulty({}).model_dump(mode="json")
+    except ConfigError:  # a key without a default is not a mistake
+        return "none: every run must say"
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in defaults.items())
 
 
 def _parsed(text: str) -> dict[str, Any]:

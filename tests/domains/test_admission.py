@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
 from shared.domains.admission import AdmissionReport, admit
 from shared.errors import ConfigError
+from temper.cli.domains import finding_lines
 
 
 def tried(name: str, **options: float) -> AdmissionReport:
@@ -53,3 +55,40 @@ def test_an_unknown_domain_or_difficulty_is_refused_before_anything_starts() -> 
         tried("sequence")
     with pytest.raises(ConfigError, match="unknown key 'x'"):
         asyncio.run(admit("sequences", difficulties=[{"x": 1}]))
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("DraftsNothing", r"draft returned nothing \(None\): it must return a Draft"),
+        ("PromptsANumber", "the prompt of a draft is a value of type int: it must be text"),
+        ("AnswersANumber", "oracle returned a value of type int: it must return text"),
+        (
+            "MissesAreText",
+            "near_misses returned a value of type str in its list: it must return a list of NearMiss",
+        ),
+        ("MissesWantNoVerdict", "near_misses wants verdict 'wrong': use one of passed, failed"),
+    ],
+)
+def test_a_method_that_returns_another_type_is_said_once(place: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        tried(f"tests.verification.faulty:{place}")
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        ("DividesByZero", r"instance .*: faulty.py:\d+: ZeroDivisionError: .*"),
+        ("JudgesNothing", "fault .* returned NoneType: it must return a Judgement.*"),
+    ],
+)
+def test_one_mistake_of_a_domain_is_one_line_whatever_the_seeds(place: str, cause: str) -> None:
+    report = tried(f"tests.verification.faulty:{place}")
+    lines = finding_lines(report.findings)
+    assert len(report.findings) > 1 and len(lines) == 1
+    assert re.fullmatch(rf"{cause} \(and {len(report.findings) - 1} times more\)", lines[0]), lines
+
+
+def test_different_findings_stay_apart() -> None:
+    report = tried("tests.verification.faulty:WrongOracle")
+    assert len(finding_lines(report.findings)) == len(report.findings) == 6

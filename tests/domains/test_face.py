@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import temper
 from shared.errors import ConfigError
 from temper.cli.domains import app
+from tests.domains.test_registry import install
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,3 +97,24 @@ def test_admit_ends_with_the_verdict_as_exit_code() -> None:
 def test_a_difficulty_that_is_no_json_object_is_refused(text: str) -> None:
     result = CliRunner().invoke(app, ["show", "arithmetic", "--difficulty", text])
     assert isinstance(result.exception, ConfigError) and "JSON object" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("Incomplete", "does not define"),
+        ("DraftsNothing", "draft returned nothing"),
+        ("AnswersANumber", "oracle returned"),
+        ("DividesByZero", "seed 0: faulty.py:"),
+    ],
+)
+def test_show_of_a_domain_that_does_not_work_is_one_line(place: str, words: str) -> None:
+    result = CliRunner().invoke(app, ["show", f"tests.verification.faulty:{place}"])
+    assert isinstance(result.exception, ConfigError) and words in str(result.exception)
+
+
+def test_list_shows_the_others_beside_a_broken_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path, monkeypatch, "brokenparty", "incomplete = tests.verification.faulty:Incomplete")
+    result = CliRunner().invoke(app, ["list"], env={"COLUMNS": "160"})
+    assert result.exit_code == 2 and "arithmetic" in result.stdout
+    assert "'incomplete'" in result.stderr and "does not define" in result.stderr

@@ -54,10 +54,25 @@ def test_an_entry_point_must_carry_the_domain_s_own_name(
         ("arithmetic2", "did you mean 'arithmetic'"),
         ("zzz", "known: arithmetic, extraction, sequences"),
         ("", "is not known"),
-        ("no.such.module:X", "cannot be imported: ModuleNotFoundError"),
+        (
+            "no.such.module:X",
+            "cannot be imported: ModuleNotFoundError.*; install its package, or name .* in PYTHONPATH",
+        ),
         ("tests.domains.broken_module:X", "cannot be imported: ZeroDivisionError"),
         ("tests.verification.faulty:Missing", "has no 'Missing'"),
         ("tests.verification.faulty:FAULTY", "is str: it must be a Domain or a subclass"),
+        (
+            "tests.verification.faulty:Incomplete",
+            "does not define difficulty_model, verify, oracle, do_nothing, near_misses: ",
+        ),
+        (
+            "tests.verification.faulty:WantsArguments",
+            "cannot be made: TypeError: .*'size'; a domain is made without arguments",
+        ),
+        (
+            "tests.verification.faulty:WrongNames",
+            "name is 3: it must be text; version is '1': it must be a whole number; difficulty_model is .*int",
+        ),
     ],
 )
 def test_what_is_no_domain_is_refused_in_one_line(name: str, words: str) -> None:

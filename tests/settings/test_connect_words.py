@@ -13,7 +13,7 @@ from shared.bus.connect import bus_error
     [
         (KafkaTimeoutError("no node is ready"), "x: KafkaTimeoutError: no node is ready"),
         (KafkaTimeoutError(), "x: KafkaTimeoutError"),
-        (OSError(2, "gone"), "x: OSError: [Errno 2] gone"),
+        (OSError(2, "gone"), "x: FileNotFoundError: [Errno 2] gone"),
         (ValueError("first\nsecond"), "x: ValueError: first"),
     ],
 )

@@ -215,3 +215,58 @@ class Hangs(Copying):
     def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
         judgement = super().verify(instance, attempt)
         return _spin() if judgement.verdict == "passed" else judgement
+
+
+class Incomplete(Domain[NoDifficulty]):
+    """What somebody has who began to write one."""
+
+    name = "incomplete"
+
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return Draft(prompt="Copy 1", expected="1")
+
+
+class WantsArguments(Copying):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class WrongNames(Copying):
+    name = 3  # type: ignore[assignment]
+    version = "1"  # type: ignore[assignment]
+    difficulty_model = int  # type: ignore[assignment]
+
+
+class DraftsNothing(Copying):
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return None  # type: ignore[return-value]
+
+
+class PromptsANumber(Copying):
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return Draft(prompt=3, expected="3")  # type: ignore[arg-type]
+
+
+class AnswersANumber(Copying):
+    def oracle(self, instance: Instance) -> str:
+        return 3  # type: ignore[return-value]
+
+
+class MissesAreText(Copying):
+    def near_misses(self, instance: Instance) -> Sequence[NearMiss]:
+        return ["3"]  # type: ignore[list-item]
+
+
+class MissesWantNoVerdict(Copying):
+    def near_misses(self, instance: Instance) -> Sequence[NearMiss]:
+        return [NearMiss("3", "wrong")]  # type: ignore[arg-type]
+
+
+class DividesByZero(Copying):
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return Draft(prompt=str(1 // 0), expected="")
+
+
+class JudgesNothing(Copying):
+    def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
+        return None  # type: ignore[return-value]
