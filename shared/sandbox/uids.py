@@ -1,0 +1,59 @@
+"""Outside user numbers of jails.
+
+Invariant: a number belongs to one jail at a time on the whole machine: it is held by a lock on its byte of one file,
+which the kernel drops when its holder ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from shared.sandbox.faults import SandboxFault
+
+_FLOCK = struct.Struct("hhqqi4x")
+"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+
+
+class Uids:
+    """`count` numbers from `first`, shared with every other process that uses the same state folder."""
+
+    def __init__(self, folder: Path, first: int, count: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._first = first
+        self._count = count
+        self._next = 0
+        self._held: set[int] = set()
+        self._file = os.open(folder / "uids.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self) -> int:
+        """A number nobody holds, the longest unused first. Raises `SandboxFault` when all are in use."""
+        for step in range(self._count):
+            place = (self._next + step) % self._count
+            if place not in self._held and self._lock(place, fcntl.F_WRLCK):
+                self._held.add(place)
+                self._next = (place + 1) % self._count
+                return self._first + place
+        raise SandboxFault(f"all {self._count} uids of jails are in use: raise sandbox.uids")
+
+    def give_back(self, uid: int) -> None:
+        """Once nothing of it runs any more."""
+        place = uid - self._first
+        if place in self._held:
+            self._held.discard(place)
+            self._lock(place, fcntl.F_UNLCK)
+
+    def close(self) -> None:
+        self._held.clear()
+        os.close(self._file)
+
+    def _lock(self, place: int, kind: int) -> bool:
+        # Of the open file, not of the process: two sandboxes in one process do not share numbers either.
+        wanted = _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0)
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, wanted)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
