@@ -26,7 +26,9 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 1 << 18, 0x1000
-MS_NOSUID, MS_NODEV = 2, 4
+MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_RECURSIVE, AT_FDCWD = 0x8000, -100
 SYS_MOUNT_SETATTR = 442
@@ -90,6 +92,53 @@ def make_text(path: str, text: str) -> None:
         file.write(text)
 
 
+def overlay(store: str, lower: str, upper: str, target: str) -> None:
+    """Layers by name below `store`, newest first, colons between: relative, since the options share one page.
+
+    `index` keeps hard links one file when it is changed, `redirect_dir` lets folders of lower layers be renamed.
+    """
+    options = (
+        f"lowerdir={lower},upperdir={upper},workdir=w/{upper},index=on,redirect_dir=on,metacopy=off,xino=off"
+    )
+    os.chdir(store)
+    try:
+        mount("overlay", target, "overlay", MS_NOATIME, options)
+    finally:
+        os.chdir("/")
+
+
+def make_like(path: str, model: str) -> None:
+    """A folder with the mode, owner and times of another."""
+    found = Path(model).stat()
+    make_folder(path, found.st_mode & 0o7777, found.st_uid)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def settle(merged: str, index: str) -> None:
+    """Before a layer is frozen: every name of a changed hard-linked file comes up with it.
+
+    The index that ties them together stays behind with the layer's work folder; a name left in an older layer would
+    show the old contents. An empty index, the common case, costs one look.
+    """
+    if next(Path(index).iterdir(), None) is None:
+        return
+    for folder, _, names in os.walk(merged):
+        for name in names:
+            path = f"{folder}/{name}"
+            found = os.lstat(path)
+            if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+                Path(path).chmod(found.st_mode & 0o7777)
+
+
+def discard(path: str, trash: str) -> None:
+    """Out of the way at once, removed by a process of its own: a million files must not keep the others waiting."""
+    Path(trash).mkdir(exist_ok=True)
+    aside = Path(path).rename(f"{trash}/{time.monotonic_ns()}")
+    if os.fork() == 0:
+        shutil.rmtree(aside, ignore_errors=True)
+        os._exit(0)
+
+
 STEPS: dict[str, Callable[..., object]] = {
     "folder": make_folder,
     "file": make_file,
@@ -101,6 +150,10 @@ STEPS: dict[str, Callable[..., object]] = {
     "link": os.symlink,
     "remove": shutil.rmtree,
     "rename": os.rename,
+    "overlay": overlay,
+    "like": make_like,
+    "settle": settle,
+    "discard": discard,
 }
 
 

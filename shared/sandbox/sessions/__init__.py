@@ -1,0 +1,1 @@
+"""Long episodes: a workspace that outlives its commands, with snapshots, rollback and forks."""

@@ -1,0 +1,216 @@
+"""A session: one workspace, many commands.
+
+Invariant: every command runs in a fresh jail over the same workspace and its processes end with it; so at a snapshot
+nothing holds a file open, and a rollback needs no program's consent. A command of one session is never seen by
+another, forks included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from shared.sandbox.command import Command
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import MIB, Limits
+from shared.sandbox.outcome import Result
+from shared.sandbox.sessions.files import (
+    Entry,
+    WorkspaceRefusal,
+    listing,
+    read_file,
+    remove_file,
+    write_file,
+)
+from shared.sandbox.sessions.layers import SnapshotId
+from shared.sandbox.sessions.workspace import Workspace
+
+MOST_READ = 16 * MIB
+
+
+class RunsAt(Protocol):
+    """A sandbox, as a session needs it: one command over a workspace that is already there."""
+
+    async def run_at(self, command: Command, limits: Limits, *, root: str, work: str, uid: int) -> Result: ...
+
+
+class Session:
+    """`exec`, `read`, `write`, `snapshot`, `roll_back`, `fork`, `close`. Made by `Sandbox.session`.
+
+    Commands of one session may run at the same time; snapshots, rollbacks and forks wait for those that run, and
+    commands wait for them.
+    """
+
+    def __init__(
+        self, sandbox: RunsAt, workspace: Workspace, limits: Limits, root: str, gone: Callable[[int], None]
+    ) -> None:
+        self._sandbox = sandbox
+        self._workspace = workspace
+        self._limits = limits
+        self._root = root
+        self._gone = gone
+        self._running = 0
+        self._still = asyncio.Condition()
+        self._changing = False
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def limits(self) -> Limits:
+        """Of a command that brings none."""
+        return self._limits
+
+    async def exec(self, command: Command, limits: Limits | None = None) -> Result:
+        """One command over the workspace. `command.files` are written first; what it collects is read afterwards.
+
+        Raises `WorkspaceRefusal` where the files cannot be written; never for what the command did.
+        """
+        await self._begin()
+        try:
+            if command.files:
+                await self._workspace.put(command.files)
+            return await self._sandbox.run_at(
+                command,
+                limits or self._limits,
+                root=self._root,
+                work=self._workspace.path,
+                uid=self._workspace.owner,
+            )
+        finally:
+            await self._end()
+
+    async def read(self, path: str, most_bytes: int = MOST_READ) -> bytes:
+        """A plain file of the workspace; no link is followed. Raises `WorkspaceRefusal`."""
+        folder = await self._folder()
+        try:
+            return await asyncio.to_thread(read_file, folder, path, most_bytes)
+        finally:
+            os.close(folder)
+
+    async def write(self, path: str, contents: bytes, mode: int = 0o644) -> None:
+        """Replaces a file in one step, folders above it made. Raises `WorkspaceRefusal`."""
+        await self._begin()
+        try:
+            folder = await self._folder()
+            try:
+                await asyncio.to_thread(write_file, folder, path, contents, mode, self._workspace.owner)
+            finally:
+                os.close(folder)
+        finally:
+            await self._end()
+
+    async def write_all(self, files: Mapping[str, bytes]) -> None:
+        await self._begin()
+        try:
+            await self._workspace.put(files)
+        finally:
+            await self._end()
+
+    async def remove(self, path: str) -> None:
+        """One name less. Raises `WorkspaceRefusal`."""
+        await self._begin()
+        try:
+            folder = await self._folder()
+            try:
+                remove_file(folder, path)
+            finally:
+                os.close(folder)
+        finally:
+            await self._end()
+
+    async def listing(self) -> list[Entry]:
+        """Every name in the workspace, sorted. Raises `WorkspaceRefusal` where there are too many."""
+        folder = await self._folder()
+        try:
+            return await asyncio.to_thread(listing, folder)
+        finally:
+            os.close(folder)
+
+    async def snapshot(self) -> SnapshotId:
+        """What the workspace holds now, kept: tree, contents, modes, times and links. Copies nothing."""
+        await self._still_first()
+        try:
+            return await self._workspace.snapshot()
+        finally:
+            await self._changed()
+
+    async def roll_back(self, snapshot: SnapshotId) -> None:
+        """The workspace as it was at `snapshot`, which stays. Raises `WorkspaceRefusal` for an unknown one."""
+        await self._still_first()
+        try:
+            await self._workspace.roll_back(snapshot)
+        finally:
+            await self._changed()
+
+    async def fork(self, snapshot: SnapshotId | None = None) -> Session:
+        """A session of its own that starts from here, or from a snapshot; the quota of files is shared by the family."""
+        await self._still_first()
+        try:
+            fork = await self._workspace.fork(snapshot)
+            return Session(self._sandbox, fork, self._limits, self._root, self._gone)
+        finally:
+            await self._changed()
+
+    async def forget(self, snapshot: SnapshotId) -> None:
+        """Its space is freed once nothing stands on it."""
+        await self._workspace.forget(snapshot)
+
+    async def close(self) -> None:
+        """Waits for commands that run, then takes everything away. Harmless twice."""
+        if self._closed:
+            return
+        await self._still_first()
+        self._closed = True
+        try:
+            if await self._workspace.close():
+                self._gone(self._workspace.owner)
+        except SandboxFault:
+            # The keeper is gone, and every mount and process with it: the number is free.
+            self._gone(self._workspace.owner)
+        finally:
+            await self._changed()
+
+    async def _folder(self) -> int:
+        if self._closed:
+            raise WorkspaceRefusal("the session is closed: open another")
+        return await self._workspace.descriptor()
+
+    async def _begin(self) -> None:
+        async with self._still:
+            await self._still.wait_for(lambda: not self._changing)
+            if self._closed:
+                raise WorkspaceRefusal("the session is closed: open another")
+            self._running += 1
+
+    async def _end(self) -> None:
+        async with self._still:
+            self._running -= 1
+            self._still.notify_all()
+
+    async def _still_first(self) -> None:
+        async with self._still:
+            await self._still.wait_for(lambda: not self._changing)
+            self._changing = True
+            try:
+                await self._still.wait_for(lambda: self._running == 0)
+                if self._closed:
+                    raise WorkspaceRefusal("the session is closed: open another")
+            except BaseException:
+                self._changing = False
+                self._still.notify_all()
+                raise
+
+    async def _changed(self) -> None:
+        async with self._still:
+            self._changing = False
+            self._still.notify_all()
