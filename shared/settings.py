@@ -100,7 +100,10 @@ class DomainSettings(Section):
 
 
 class ObjectiveSettings(Section):
-    """A preset's name, and what this run changes of it."""
+    """A preset's name (or that of an `[objectives.<name>]` table), and what this stage changes of it.
+
+    Names and values are checked by the learner, which knows them, before any work starts.
+    """
 
     preset: str = "grpo"
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -192,6 +195,46 @@ class LearnerSettings(Section):
     canary_tolerance: float = Field(default=1e-3, gt=0)
 
 
+class GuardBound(Section):
+    """One declared bound: past `limit` for `patience` steps in a row, `action` is taken."""
+
+    metric: Literal[
+        "kl",
+        "entropy",
+        "gradient_norm",
+        "reward_jump",
+        "not_finite",
+        "logprob_gap_mean",
+        "logprob_gap_max",
+        "effective_sample_size",
+        "clip_fraction",
+    ]
+    """`reward_jump`: of one domain's mean reward from its own recent mean, in units of reward."""
+    limit: float = 0.0
+    side: Literal["natural", "above", "below"] = "natural"
+    """Which side of the limit is out of bounds; natural: below for entropy and effective sample size, else above."""
+    action: Literal["lower_rate", "skip_batch", "roll_back", "pause"] = "pause"
+    patience: int = Field(default=1, ge=1)
+
+
+class GuardSettings(Section):
+    """What a step may look like before the learner does something about it."""
+
+    bounds: tuple[GuardBound, ...] = ()
+    window: int = Field(default=16, ge=2)
+    """Steps whose mean a reward is compared with; no jump is seen before half of them are there."""
+    rate_factor: float = Field(default=0.5, gt=0, lt=1)
+    """`lower_rate` multiplies the learning rate by it, and so does a roll-back: the same rate would fail again."""
+    lowest_rate: float = Field(default=0.01, gt=0, le=1)
+    """The rate is never lowered below this share of what the stage says."""
+    recovery_steps: int = Field(default=20, ge=1)
+    """Quiet steps after which one lowering is taken back."""
+    max_roll_backs: int = Field(default=3, ge=0)
+    """In one stage; one more would be a pause."""
+    named: int = Field(default=8, ge=1)
+    """Trajectories that a decision names for each bound."""
+
+
 class TelemetrySettings(Section):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -207,12 +250,15 @@ class Settings(Section):
     model: ModelSettings
     workloads: tuple[WorkloadSettings, ...] = (WorkloadSettings(name="single_turn"),)
     domains: tuple[DomainSettings, ...] = Field(min_length=1)
+    objectives: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Objectives of one's own: `[objectives.mine]` with the `preset` it begins from and what it changes."""
     stages: tuple[StageSettings, ...] = Field(min_length=1)
     scheduler: SchedulerSettings = SchedulerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rollout: RolloutSettings = RolloutSettings()
     verifier: VerifierSettings = VerifierSettings()
     learner: LearnerSettings = LearnerSettings()
+    guard: GuardSettings = GuardSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 
     @model_validator(mode="after")

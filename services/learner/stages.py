@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from services.learner.objectives.presets import Objective, objective_of
+from services.learner.objectives.presets import Objective, objective_of, own_objectives
 from shared.errors import ConfigError
 from shared.settings import Settings, StageSettings
 
@@ -35,7 +35,8 @@ def check_stages(settings: Settings) -> tuple[Objective, ...]:
             f"learner.checkpoint_every is {every} and scheduler.max_lag {lag}: policies would come too late for the "
             f"groups of the next step; use at most {lag + 1}, or raise max_lag"
         )
-    return tuple(objective_of(stage.objective, stage.kind) for stage in settings.stages)
+    own = own_objectives(settings.objectives)
+    return tuple(objective_of(stage.objective, stage.kind, own) for stage in settings.stages)
 
 
 def stage_ended(progress: Progress, stages: tuple[StageSettings, ...]) -> bool:

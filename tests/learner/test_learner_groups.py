@@ -132,11 +132,24 @@ def test_equal_rewards_are_zero_signal_and_count_unless_sampling_is_dynamic() ->
 
 
 def test_long_answers_are_shaped() -> None:
-    objective = preset("dapo", overlong_cache=8)
+    objective = preset("grpo", overlong_cache=8)
     short = good(0, sequences=(sequence([1], [2] * 4, version=5),))
     long = good(1, sequences=(sequence([1], [2] * 16, version=5),))
     judged = judge(GROUP, {0: slot(short, 1.0), 1: slot(long, 1.0)}, terms(objective=objective))
     assert judged.signal and judged.advantages[0] > 0 > judged.advantages[1]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_dynamic_sampling_asks_the_verifier_and_not_the_length(value: float) -> None:
+    """DAPO drops groups that are all right or all wrong (arXiv 2503.14476, eq. 11), whatever their lengths."""
+    objective = preset("dapo", overlong_cache=8)
+    short = good(0, sequences=(sequence([1], [2] * 4, version=5),))
+    long = good(1, sequences=(sequence([1], [2] * 16, version=5),))
+    judged = judge(GROUP, {0: slot(short, value), 1: slot(long, value)}, terms(objective=objective))
+    assert not judged.signal and not judged.counts(terms(objective=objective))
+    assert set(judged.advantages.values()) == {0.0}
+    mixed = judge(GROUP, {0: slot(short, 1.0), 1: slot(long, 0.0)}, terms(objective=objective))
+    assert mixed.signal and mixed.advantages[0] > 0 > mixed.advantages[1]
 
 
 def test_demonstrations_need_no_reward_and_rewards_need_no_demonstrations() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from services.learner.intake.attempts import Refusal, Terms, refuse
 from services.learner.intake.join import FilledSlot
 from services.learner.objectives.advantages import group_advantages, has_signal
+from services.learner.objectives.objective import Objective
 from services.learner.objectives.shaping import overlong_penalty
 from shared.contracts import Fate
 
@@ -26,7 +27,7 @@ class JudgedGroup:
     usable: tuple[int, ...]
     """Sample indices that count: valid, fresh, with a verdict."""
     advantages: Mapping[int, float]
-    """Of every usable slot; all zero without signal."""
+    """Of every usable slot, before any normalisation over the batch; all zero without signal."""
     signal: bool
 
     def fates(self) -> dict[int, Fate]:
@@ -56,21 +57,32 @@ def judge(group_id: str, slots: Mapping[int, FilledSlot], terms: Terms) -> Judge
         return JudgedGroup(
             group_id, ordered, refusals, usable, dict.fromkeys(usable, 1.0), signal=bool(usable)
         )
-    rewards = [shaped_reward(ordered[index], terms.objective.overlong_cache) for index in usable]
-    values = group_advantages(rewards, terms.objective.advantage, terms.objective.advantage_epsilon)
+    kind = terms.objective.advantage
+    rewards = [shaped_reward(ordered[index], terms.objective) for index in usable]
+    # Dynamic sampling asks what the verifier found: lengths must not make a group of failures worth keeping.
+    found = (
+        [verified_reward(ordered[index]) for index in usable] if terms.objective.dynamic_sampling else rewards
+    )
+    signal = has_signal(found, kind)
+    values = group_advantages(rewards, kind, terms.objective.advantage_epsilon) * signal
     return JudgedGroup(
         group_id=group_id,
         slots=ordered,
         refusals=refusals,
         usable=usable,
         advantages=dict(zip(usable, values.tolist(), strict=True)),
-        signal=has_signal(rewards),
+        signal=signal,
     )
 
 
-def shaped_reward(slot: FilledSlot, overlong_cache: int) -> float:
-    """The verifier's number plus the objective's length penalty."""
+def verified_reward(slot: FilledSlot) -> float:
+    """The verifier's number."""
     if slot.reward is None or slot.reward.reward is None:
         raise ValueError(f"trajectory {slot.trajectory.trajectory_id} has no reward and was not refused")
+    return slot.reward.reward
+
+
+def shaped_reward(slot: FilledSlot, objective: Objective) -> float:
+    """That plus the objective's length penalty."""
     length, limit = slot.trajectory.sampled_tokens(), slot.trajectory.sampling.max_tokens
-    return slot.reward.reward + overlong_penalty(length, limit, overlong_cache)
+    return verified_reward(slot) + overlong_penalty(length, limit, objective.overlong_tokens(limit))

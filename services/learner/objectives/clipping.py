@@ -14,11 +14,22 @@ from torch import Tensor
 SurrogateKind = Literal["clip", "weighted_likelihood", "likelihood", "probability_gap"]
 
 
-def clipped(ratio: Tensor, advantage: Tensor, *, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """−min(ρA, clip(ρ, 1−low, 1+high)A): PPO's surrogate with separate bounds."""
+def clipped(
+    ratio: Tensor, advantage: Tensor, *, low: float, high: float, dual: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """−min(ρA, clip(ρ, 1−low, 1+high)A): PPO's surrogate (arXiv 1707.06347) with separate bounds (DAPO, 2503.14476).
+
+    `dual` above 1 also bounds what a bad token may cost: −max(that, dual·A) where A < 0 (dual clip, 1912.09729);
+    without it the loss of a token with A < 0 grows with ρ for ever. 0 is none.
+    """
     free = -ratio * advantage
     bound = -torch.clamp(ratio, 1.0 - low, 1.0 + high) * advantage
-    return torch.maximum(free, bound), bound > free
+    loss, cut = torch.maximum(free, bound), bound > free
+    if dual <= 0:
+        return loss, cut
+    ceiling = -dual * advantage
+    over = (advantage < 0) & (loss > ceiling)
+    return torch.where(over, ceiling.to(loss.dtype), loss), cut | over
 
 
 def weighted_likelihood(

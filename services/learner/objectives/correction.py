@@ -19,10 +19,12 @@ CorrectionKind = Literal["none", "truncated", "truncated_sequence", "masked", "m
 def correction_weights(
     old: Tensor, sampler: Tensor, rows: Tensor, count: int, *, kind: CorrectionKind, low: float, high: float
 ) -> Tensor:
-    """[n] weights w = exp(old − sampler), bounded.
+    """[n] weights w = exp(old − sampler), bounded. `low` is read by the masked kinds only.
 
-    truncated: min(w, high). truncated_sequence: min(product over the sequence, high).
-    masked: w where low ≤ w ≤ high, else 0. masked_sequence: w where the geometric mean over the sequence is inside.
+    truncated: min(w, high) (truncated importance sampling between the learner and an engine whose numbers differ,
+    Yao et al. 2025). truncated_sequence: min(product over the sequence, high), the unbiased weight of a whole
+    sequence before its truncation. masked: w where low ≤ w ≤ high, else 0 (decoupled PPO's cap, arXiv 2110.00641,
+    2505.24298). masked_sequence: w where the geometric mean over the sequence is inside.
     """
     gap = (old - sampler).detach()
     if kind == "none":
@@ -34,4 +36,5 @@ def correction_weights(
         product = gap.new_zeros(count).index_add(0, rows, gap)
         return torch.exp(product).clamp(max=high)[rows]
     tested = weight if kind == "masked" else torch.exp(row_means(gap, rows, count))[rows]
-    return weight * ((tested >= low) & (tested <= high))
+    # Not a product: an overflowed weight times zero is not a number.
+    return torch.where((tested >= low) & (tested <= high), weight, torch.zeros_like(weight))

@@ -1,4 +1,4 @@
-"""Estimators of KL(new ‖ other) from sampled tokens, and the controller of its coefficient.
+"""Estimators of KL(new ‖ other) from sampled tokens, and the rule that adapts a coefficient.
 
 Invariant: an estimator's value and its gradient are named apart: `k3_k2_gradient` has the value of k3 and the
 gradient of k2, which is the gradient of the true KL. (J. Schulman, "Approximating KL divergence", 2020.)
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 KlKind = Literal["k1", "k2", "k3", "absolute", "k3_k2_gradient"]
+KlPlace = Literal["loss", "reward"]
+"""In the loss it has a gradient of its own; in the reward it lowers the advantage of what was sampled."""
 
 
 def kl_estimate(new: Tensor, other: Tensor, kind: KlKind) -> Tensor:

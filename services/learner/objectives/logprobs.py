@@ -28,11 +28,15 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
 
 
 def token_statistics(
-    hidden: Tensor, ids: Tensor, head: Callable[[Tensor], Tensor], chunk: int = CHUNK
+    hidden: Tensor,
+    ids: Tensor,
+    head: Callable[[Tensor], Tensor],
+    chunk: int = CHUNK,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(log-probability [n], entropy [n] without gradient) of `ids` [n] under head(`hidden` [n, width]).
+    """(log-probability [n], entropy [n]) of `ids` [n] under head(`hidden` [n, width]).
 
-    Logits are made in float32 at least. With more than one chunk each is computed again in the backward pass
+    The entropy has a gradient only where an entropy term asks for one. Logits are made in float32 at least. With more than one chunk each is computed again in the backward pass
     instead of being kept.
     """
 
@@ -41,7 +45,7 @@ def token_statistics(
         if logits.dtype in {torch.bfloat16, torch.float16}:
             logits = logits.float()
         logprobs = torch.log_softmax(logits, dim=-1)
-        with torch.no_grad():
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy
 

@@ -1,83 +1,64 @@
-"""Presets: objectives as data, and what a run's configuration changes of them.
+"""Presets: objectives as data, and what a run's configuration makes of them.
 
-Invariant: a preset is a value, never a subclass; a key that no objective has is refused with the nearest name.
+Invariant: a preset is a value, never a subclass; a name or a key that does not exist is refused with the nearest one,
+and so is a key that the composed objective would not read.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
-from services.learner.objectives.advantages import AdvantageKind
-from services.learner.objectives.aggregation import AggregationKind
-from services.learner.objectives.clipping import SurrogateKind
-from services.learner.objectives.correction import CorrectionKind
-from services.learner.objectives.kl import KlKind
-from services.learner.objectives.ratios import RatioKind
+from services.learner.objectives.objective import Objective
 from shared.errors import ConfigError
 from shared.settings import ObjectiveSettings
 
-
-class Objective(BaseModel):
-    """Every choice that an objective is made of. The defaults are GRPO's (arXiv 2402.03300) without a KL term."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    kind: Literal["imitation", "policy"] = "policy"
-    advantage: AdvantageKind = "group_zscore"
-    advantage_epsilon: float = Field(default=1e-6, ge=0)
-    ratio: RatioKind = "token"
-    surrogate: SurrogateKind = "clip"
-    clip_low: float = Field(default=0.2, ge=0)
-    clip_high: float = Field(default=0.2, ge=0)
-    gap_penalty: float = Field(default=1e-3, ge=0)
-    """Of `probability_gap`: the coefficient of (log ρ)²."""
-    old_logprobs: Literal["sampler", "recompute"] = "sampler"
-    """What the ratio divides by. `sampler`: what the rollout engine recorded, so staleness and engine mismatch
-    are both inside the trust region. `recompute`: the learner's own before the step (one step a batch: ratio 1),
-    with the gap to the sampler left to `correction`."""
-    correction: CorrectionKind = "none"
-    correction_low: float = Field(default=0.5, ge=0)
-    correction_high: float = Field(default=2.0, gt=0)
-    aggregation: AggregationKind = "sequence_mean"
-    length_constant: int = Field(default=0, ge=0)
-    """Of `sequence_sum_constant`; 0: the max_tokens of the batch's tasks."""
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    """Above 0 the policy at the start of the stage is kept as the reference."""
-    kl_estimator: KlKind = "k3"
-    kl_target: float = Field(default=0.0, ge=0)
-    """Above 0 the coefficient adapts to hold the KL there."""
-    kl_horizon: int = Field(default=10_000, ge=1)
-    kl_on_zero_signal: bool = False
-    dynamic_sampling: bool = False
-    """Groups without signal are dropped and replaced instead of counting towards the batch."""
-    max_drawn_batches: int = Field(default=10, ge=1)
-    """With dynamic sampling: after so many batches of dropped groups a step is taken with what there is."""
-    overlong_cache: int = Field(default=0, ge=0)
-    """Tokens before max_tokens over which DAPO's penalty grows to −1; 0 is none."""
-    truncated: Literal["train", "drop"] = "train"
-    """Attempts that ran into max_tokens: trained on with their reward, or dropped as over_length."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Objective:
-        if self.kl_target > 0 and self.kl_coefficient == 0:
-            raise ValueError("kl_target needs a kl_coefficient above 0 to start from")
-        if self.correction_low > self.correction_high:
-            raise ValueError("correction_low is above correction_high")
-        return self
-
+__all__ = ["PRESETS", "Objective", "compose", "objective_of", "own_objectives", "preset"]
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "sft": {"kind": "imitation", "aggregation": "token_mean"},
+    # arXiv 2402.03300
     "grpo": {},
+    # 2503.20783: neither a sequence's length nor a group's deviation weighs.
     "dr_grpo": {"advantage": "group_centered", "aggregation": "sequence_sum_constant"},
-    "dapo": {"clip_high": 0.28, "aggregation": "token_mean", "dynamic_sampling": True},
+    # 2503.14476: clip-higher, dynamic sampling, token mean, overlong shaping over the last fifth.
+    "dapo": {
+        "clip_high": 0.28,
+        "aggregation": "token_mean",
+        "dynamic_sampling": True,
+        "overlong_fraction": 0.2,
+    },
+    # 2507.18071
     "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    # 2506.13585
     "cispo": {"surrogate": "weighted_likelihood", "clip_high": 0.28, "aggregation": "token_mean"},
-    "rloo": {"advantage": "leave_one_out", "surrogate": "likelihood", "aggregation": "token_mean"},
+    # 2402.14740; a KL, if there is one, is part of the reward.
+    "rloo": {
+        "advantage": "leave_one_out",
+        "surrogate": "likelihood",
+        "aggregation": "token_mean",
+        "kl_place": "reward",
+        "kl_estimator": "k1",
+    },
+    # 2501.03262: no baseline in the group, one normalisation over the batch's tokens, KL as a reward per token.
+    "reinforce_plus_plus": {
+        "advantage": "raw",
+        "batch_norm": "tokens",
+        "aggregation": "token_mean",
+        "kl_place": "reward",
+        "kl_estimator": "k1",
+    },
+    # The same paper's form for several attempts a prompt: the group's mean first; KL in the loss with k2's gradient.
+    "reinforce_plus_plus_baseline": {
+        "advantage": "group_centered",
+        "batch_norm": "tokens",
+        "aggregation": "token_mean",
+        "kl_estimator": "k2",
+    },
+    # 2110.00641, as AReaL has it (2505.24298)
     "decoupled_ppo": {
         "old_logprobs": "recompute",
         "correction": "masked",
@@ -86,43 +67,103 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "aggregation": "token_mean",
     },
     "probability_gap": {"surrogate": "probability_gap", "aggregation": "token_mean"},
+    # 2305.18290
+    "dpo": {"kind": "preference"},
+    # 2411.15124: log-ratios as means over an answer's tokens, with the larger β that this needs.
+    "dpo_length_normalised": {"kind": "preference", "length_normalised": True, "beta": 5.0},
+    # 2310.12036
+    "ipo": {"kind": "preference", "preference": "squared"},
+    # 2405.14734: γ/β = 0.5, within the paper's range.
+    "simpo": {
+        "kind": "preference",
+        "length_normalised": True,
+        "reference_free": True,
+        "beta": 2.0,
+        "margin": 1.0,
+    },
 }
 
+_STAGES: Mapping[str, str] = {"imitation": "sft", "preference": "preference", "policy": "rl"}
+"""The kind of stage in which an objective of each kind learns."""
+_USUAL: Mapping[str, str] = {"sft": "sft", "preference": "dpo", "rl": "grpo"}
 
-def _nearest(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known))}"
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
 def preset(name: str, **overrides: Any) -> Objective:
     """The objective `name` with `overrides`.
 
-    Raises `ConfigError` for an unknown preset or key (nearest name given) and for a value out of its range.
+    Raises `ConfigError` for an unknown preset or key (nearest name given), for a value out of its range, and for a
+    key without effect.
     """
     if name not in PRESETS:
-        raise ConfigError(f"objective preset {name!r} does not exist{_nearest(name, set(PRESETS))}")
+        raise ConfigError(f"objective preset {name!r} does not exist{_nearest(name, PRESETS)}")
+    return compose(name, PRESETS[name], overrides)
+
+
+def compose(name: str, base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Objective:
+    """The objective of `base` with `overrides` over it; `name` is how errors call it. Raises as `preset`."""
     for key in overrides:
         if key not in Objective.model_fields:
             raise ConfigError(
-                f"objective override {key!r} does not exist{_nearest(key, set(Objective.model_fields))}"
+                f"objective override {key!r} does not exist{_nearest(key, Objective.model_fields)}"
             )
     try:
-        return Objective.model_validate({**PRESETS[name], **overrides})
+        made = Objective.model_validate({**base, **overrides})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "objective"
         raise ConfigError(
             f"objective {name!r}: {where}: {first['msg'].removeprefix('Value error, ')}"
         ) from error
+    usual = Objective.model_construct(**base)
+    for key in overrides:
+        need = made.unread(key)
+        if need and getattr(made, key) != getattr(usual, key):
+            raise ConfigError(f"objective {name!r}: {key} has no effect here: it needs {need}")
+    return made
 
 
-def objective_of(settings: ObjectiveSettings, stage_kind: str) -> Objective:
-    """The objective of a stage. An `sft` stage imitates whatever preset the default names."""
-    name = "sft" if stage_kind == "sft" and settings.preset == "grpo" else settings.preset
-    objective = preset(name, **settings.overrides)
-    if (objective.kind == "imitation") != (stage_kind == "sft"):
+def own_objectives(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The fields of each `[objectives.<name>]` table: those of its `preset` with the table's keys over them.
+
+    Raises `ConfigError` for a table that is not valid, whether or not a stage uses it.
+    """
+    made: dict[str, Mapping[str, Any]] = {}
+    for name, table in tables.items():
+        if name in PRESETS:
+            raise ConfigError(f"[objectives.{name}] has the name of a preset; give it a name of its own")
+        base = table.get("preset", "grpo")
+        if not isinstance(base, str) or base not in PRESETS:
+            raise ConfigError(
+                f"[objectives.{name}]: preset {base!r} does not exist{_nearest(str(base), PRESETS)}"
+            )
+        changes = {key: value for key, value in table.items() if key != "preset"}
+        compose(name, PRESETS[base], changes)
+        made[name] = {**PRESETS[base], **changes}
+    return made
+
+
+def objective_of(
+    settings: ObjectiveSettings, stage_kind: str, own: Mapping[str, Mapping[str, Any]] | None = None
+) -> Objective:
+    """The objective of a stage. `own` are the run's own objectives, from `own_objectives`.
+
+    A stage of another kind than `rl` that says nothing has the usual objective of its kind. Raises `ConfigError`.
+    """
+    bases = {**PRESETS, **(own or {})}
+    said_nothing = settings.preset == ObjectiveSettings().preset
+    name = _USUAL.get(stage_kind, settings.preset) if said_nothing else settings.preset
+    if name not in bases:
+        raise ConfigError(f"objective preset {name!r} does not exist{_nearest(name, bases)}")
+    objective = compose(name, bases[name], settings.overrides)
+    if _STAGES[objective.kind] != stage_kind:
         raise ConfigError(
             f"objective preset {name!r} does not fit a stage of kind {stage_kind!r}: "
-            + ("use 'sft'" if stage_kind == "sft" else "use one that has rewards, such as 'grpo'")
+            f"use {_USUAL.get(stage_kind, 'grpo')!r} or another of its kind"
         )
     return objective
