@@ -25,11 +25,12 @@ DEFAULT_ADDRESS_SPACE_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A judgement and what it cost, in seconds."""
+    """A judgement and what it cost, in seconds. `ran_code`: whether code of the policy ran for it."""
 
     judgement: Judgement
     wall_seconds: float
     cpu_seconds: float
+    ran_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ class CheckTimedOut(VerificationFault):
     """A check over its wall or CPU budget; its child was killed."""
 
 
+class CheckTooLate(CheckTimedOut):
+    """A check for which the task's deadline left too little time; nobody wants its verdict."""
+
+
 class CheckerDied(VerificationFault):
     """A child that ended, or broke its protocol, in the middle of a check."""
 
