@@ -54,6 +54,13 @@ def explain(model: type[BaseModel], error: ValidationError, whole: str = "it") -
     return "; ".join(_explain(model, item, whole) for item in items if not _follows(item, items))
 
 
+def one_line(error: BaseException, most: int = 300) -> str:
+    """The class of an error that is not ours and the beginning of its text, without line breaks."""
+    text = " ".join(str(error).split())
+    said = text if len(text) <= most else text[: most - 1] + "…"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """`; did you mean 'steps'?`, or nothing where no known name is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)

@@ -17,6 +17,8 @@ from torch import Tensor
 from services.learner.batching import MicroBatch
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
 from shared.errors import ConfigError, DependencyError
+from shared.model_folder import check_loaded, check_model_folder
+from shared.plain_errors import one_line
 from shared.settings import LearnerSettings, ModelSettings
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -68,9 +70,11 @@ class PolicyModel:
         picked: Tensor = states.flatten(0, 1).index_select(0, batch.predictors)
         return picked
 
-    def statistics(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def statistics(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probability with gradient, entropy) of each sampled token: both [n]."""
-        return token_statistics(self.hidden(batch), batch.targets, self._logits)
+        return token_statistics(
+            self.hidden(batch), batch.targets, self._logits, entropy_gradient=entropy_gradient
+        )
 
     def score(self, ids: Tensor) -> Tensor:
         """float32[t]: log p(token | earlier ones) of one sequence int64[t] in the served precision; 0 first."""
@@ -102,8 +106,11 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"learner.device is {name!r}: use auto, cpu, cuda or cuda:<n>") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DependencyError(f"learner.device is {name!r} and there is no such accelerator: use auto or cpu")
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise DependencyError(
+            f"learner.device is {name!r} and this machine has {count} such accelerators: use auto or cpu"
+        )
     return device
 
 
@@ -118,24 +125,24 @@ def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
 
     if learner.threads:
         torch.set_num_threads(learner.threads)
+    device = choose_device(learner.device)
     folder = Path(model.path)
-    if not (folder / "config.json").is_file():
-        raise DependencyError(
-            f"model.path {model.path!r} holds no config.json: give a Hugging Face folder, "
-            "or make one with `temper models prepare`"
-        )
+    check_model_folder(model.path)
     transformers_logging.disable_progress_bar()
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        loaded, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     except Exception as error:
-        raise DependencyError(f"model.path {model.path!r} cannot be loaded: {_line(error)}") from error
-    policy = PolicyModel(loaded.to(choose_device(learner.device)).train(), _DTYPES[model.dtype])
+        raise DependencyError(f"model.path {model.path!r} cannot be loaded: {one_line(error)}") from error
+    check_loaded(model.path, info)
+    policy = PolicyModel(loaded.to(device).train(), _DTYPES[model.dtype])
     check_model(policy)
     return policy
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def check_model(policy: PolicyModel) -> None:

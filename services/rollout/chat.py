@@ -17,6 +17,8 @@ import numpy as np
 from services.rollout.engines.base import Ids
 from shared.contracts import ChatMessage, RoleSpan
 from shared.errors import ConfigError, DependencyError
+from shared.model_folder import check_tokenizer
+from shared.plain_errors import one_line
 
 
 class TemplateFault(ConfigError):
@@ -56,15 +58,17 @@ class ChatCodec:
 
     @classmethod
     def open(cls, path: str, chat_template: str = "") -> ChatCodec:
-        """From a Hugging Face folder. Raises `DependencyError` where there is none, `TemplateFault`."""
+        """From a Hugging Face folder. Raises `DependencyError` where there is none or a damaged one, `TemplateFault`."""
         from transformers import AutoTokenizer
 
         folder = Path(path)
-        if not (folder / "tokenizer_config.json").is_file():
+        check_tokenizer(folder)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except Exception as error:  # the Rust side raises bare Exception for a file that it cannot read
             raise DependencyError(
-                f"model.path {path!r}: no tokenizer there; prepare one with `temper models prepare smollm2 {path}`"
-            )
-        tokenizer = AutoTokenizer.from_pretrained(path)
+                f"model.path {path!r}: the tokenizer cannot be loaded: {one_line(error)}; copy the model again"
+            ) from error
         if chat_template:
             tokenizer.chat_template = chat_template
         return cls(tokenizer, _stop_ids(folder, tokenizer))
@@ -147,8 +151,13 @@ def _stop_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     found = set() if tokenizer.eos_token_id is None else {int(tokenizer.eos_token_id)}
     configuration = folder / "generation_config.json"
     if configuration.is_file():
-        named = json.loads(configuration.read_text(encoding="utf-8")).get("eos_token_id")
-        found.update(
-            int(item) for item in (named if isinstance(named, list) else [named]) if item is not None
-        )
+        try:
+            named = json.loads(configuration.read_text(encoding="utf-8")).get("eos_token_id")
+            found.update(
+                int(item) for item in (named if isinstance(named, list) else [named]) if item is not None
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DependencyError(
+                f"{configuration} does not say eos_token_id: {one_line(error)}; copy the model again"
+            ) from error
     return frozenset(found)

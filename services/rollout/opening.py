@@ -14,17 +14,21 @@ from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
 from shared.contracts import Heartbeat
+from shared.model_folder import check_model_folder
 from shared.settings import Settings
 
 
 def open_parts(settings: Settings) -> tuple[Engine, ChatCodec]:
     """Engine and codec of the settings: loads the model, so call it in a thread.
 
-    Raises `DependencyError` (no model there), `ConfigError`.
+    Raises `DependencyError` (no model there, a damaged one, no such device), `ConfigError`.
     """
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # its report of a misfit is a table; ours is one line
+    if settings.rollout.engine != "instant":
+        check_model_folder(settings.model.path)
     codec = ChatCodec.open(settings.model.path, settings.model.chat_template)
     if settings.rollout.engine == "instant":
         from services.rollout.engines.instant import InstantEngine

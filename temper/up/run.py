@@ -23,7 +23,8 @@ from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Service
 from shared.domains.registry import load_domain
-from shared.errors import ConfigError, DependencyError, StorageError
+from shared.errors import ConfigError, StorageError
+from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress
@@ -64,13 +65,10 @@ def locked(folder: Path) -> Iterator[None]:
 def prepare(resolved: Settings) -> bool:
     """Writes the settings into the run's folder; true when it is a new run.
 
-    Raises `ConfigError` when they contradict the run that is there, `DependencyError` for a model that is not.
+    Raises `ConfigError` when they contradict the run that is there, `DependencyError` for a model that is not, or that
+    can be seen to be damaged.
     """
-    if not (Path(resolved.model.path) / "config.json").is_file():
-        raise DependencyError(
-            f"model.path {resolved.model.path!r} holds no config.json; give a Hugging Face folder, or make one with "
-            "`temper models prepare smollm2 FOLDER` or `temper models prepare tiny FOLDER`"
-        )
+    check_model_folder(resolved.model.path)
     place = resolved.run_folder / FILE_NAME
     fresh = not place.exists()
     if not fresh:

@@ -21,6 +21,7 @@ from temper.up.resolved import to_toml
 from temper.up.run import locked
 from tests.contracts.examples import EXAMPLES
 from tests.end_to_end.local_run import TEMPER, temper
+from tests.model_folders import small_folder
 
 RUN = """
 [run]
@@ -72,6 +73,20 @@ def test_a_missing_model_says_how_to_make_one(tmp_path: Path) -> None:
     assert "no-model" in line and "temper models prepare" in line
 
 
+def test_a_damaged_model_is_named_before_anything_starts(tmp_path: Path) -> None:
+    model = small_folder(tmp_path / "no-model")
+    (model / "tokenizer.json").write_text("{")
+    assert "tokenizer.json is not valid JSON" in one_line(temper("up", config(tmp_path)), 3)
+    assert not (tmp_path / "bad" / "run.toml").exists()
+
+
+def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
+    text = '[bus]\nbootstrap_servers = "garbage"'
+    for command in (["up"], ["learner", "--config"], ["topics", "check", "--config"]):
+        result = temper(*command, config(tmp_path, lambda toml: toml.replace("[bus]", text)))
+        assert "'garbage' is no address of a broker: write host:port" in one_line(result, 2)
+
+
 def test_a_service_without_a_broker_says_so(tmp_path: Path) -> None:
     assert "bus.bootstrap_servers is empty" in one_line(temper("rollout", "--config", config(tmp_path)), 2)
 
@@ -109,9 +124,7 @@ def test_a_wrong_partition_count_names_topic_and_counts(
 
 def with_a_model(settings: Settings, tmp_path: Path) -> Settings:
     """As far as `temper up` looks before it starts anything."""
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    model = small_folder(tmp_path / "model")
     return settings.model_copy(update={"model": settings.model.model_copy(update={"path": str(model)})})
 
 

@@ -19,6 +19,8 @@ from services.rollout.engines.base import Ids, Logprobs
 from services.rollout.engines.key_values import KeyValueBlock, ProbeCache, PromptCache, StepCache
 from services.rollout.engines.weights import load_weights
 from shared.errors import AttestationError, ConfigError, DependencyError
+from shared.model_folder import check_loaded, check_model_folder
+from shared.plain_errors import one_line
 
 _PROMPT_TOKENS = 1024  # in one forward pass: more gains no speed, and holds up rows that decode
 _SCORE_TOKENS = 512
@@ -28,31 +30,53 @@ _SELF_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-8}
 def load_model(path: str, dtype: str, device: str) -> Any:
     """The model of a Hugging Face folder, for inference.
 
-    Raises `DependencyError` (no such model), `ConfigError` (an attention that a shared block cannot serve).
+    Raises `DependencyError` (no such model, damaged, not fitting its configuration, no such device) and `ConfigError`
+    (an attention that a shared block cannot serve, a device that there is no such kind of).
     """
     from transformers import AutoModelForCausalLM
 
-    if not (Path(path) / "config.json").is_file():
-        raise DependencyError(
-            f"model.path {path!r}: no config.json there; prepare one with `temper models prepare smollm2 {path}`"
-        )
+    check_model_folder(path)
+    place = choose_device(device)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-    except (OSError, ValueError) as error:
-        raise DependencyError(f"model.path {path!r}: cannot be loaded: {error}") from error
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, dtype),
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:
+        # Damage shows as OSError, ValueError, RuntimeError, KeyError or SafetensorError, by the file that has it.
+        raise DependencyError(f"model.path {path!r} cannot be loaded: {one_line(error)}") from error
+    check_loaded(path, info)
     kinds = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     if kinds or getattr(model.config, "sliding_window", None):
         raise ConfigError(
             f"model.path {path!r}: attention {sorted(kinds) or 'sliding_window'} is not served by the "
             "transformers engine; use a model with full attention"
         )
-    return model.to(choose_device(device)).eval()
+    try:
+        return model.to(place).eval()
+    except RuntimeError as error:  # out of memory, or a driver that does not start
+        raise DependencyError(
+            f"rollout.device {device!r} cannot hold the model: {one_line(error)}"
+        ) from error
 
 
 def choose_device(name: str) -> torch.device:
+    """`auto` is the accelerator where there is one. Raises `DependencyError` for one that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"rollout.device is {name!r}: use auto, cpu, cuda or cuda:<n>") from error
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise DependencyError(
+            f"rollout.device is {name!r} and this machine has {count} such accelerators: use auto or cpu"
+        )
+    return device
 
 
 class Decoder:

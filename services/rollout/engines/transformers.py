@@ -29,6 +29,8 @@ from services.rollout.engines.base import (
 from services.rollout.engines.batch import Batch
 from services.rollout.engines.decoder import Decoder, load_model
 from shared.contracts import Canary
+from shared.errors import DependencyError, TemperError
+from shared.plain_errors import one_line
 from shared.settings import Settings
 
 # When idle, so long is waited for the rest of a group: its samples are submitted one after another, and share a
@@ -89,14 +91,26 @@ class TransformersEngine:
 
     @classmethod
     def open(cls, settings: Settings) -> TransformersEngine:
-        """Loads the model of the settings: seconds, so call it in a thread. Raises as `load_model`."""
+        """Loads the model of the settings: seconds, so call it in a thread.
+
+        Raises as `load_model`, and `DependencyError` for a model whose code does not work with this engine.
+        """
         import torch
 
         rollout = settings.rollout
         if rollout.threads:
             torch.set_num_threads(rollout.threads)
         model = load_model(settings.model.path, settings.model.dtype, rollout.device)
-        return cls(Decoder(model, rollout.max_batch), rollout.max_batch, rollout.max_batch_tokens)
+        try:
+            decoder = Decoder(model, rollout.max_batch)
+        except TemperError:
+            raise
+        except Exception as error:  # whatever a foreign architecture raises in its first forward passes
+            raise DependencyError(
+                f"model.path {settings.model.path!r}: {type(model).__name__} does not run in the transformers engine: "
+                f"{one_line(error)}"
+            ) from error
+        return cls(decoder, rollout.max_batch, rollout.max_batch_tokens)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         if request.tokens > self.longest:
