@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +23,8 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.nsjail import Jail, command_line
 from shared.sandbox.outcome import Outcome, Result, Usage
 from shared.sandbox.roots import Roots
+from shared.sandbox.sessions.opening import open_session
+from shared.sandbox.sessions.session import Session
 from shared.sandbox.settings import SandboxSettings
 from shared.sandbox.streams import Drain, Feed
 from shared.sandbox.uids import Uids
@@ -82,9 +85,36 @@ class Sandbox:
         finally:
             self._uids.give_back(uid)
 
-    async def _run(self, command: Command, limits: Limits, tree: str, uid: int) -> Result:
+    async def run_at(self, command: Command, limits: Limits, *, root: str, work: str, uid: int) -> Result:
+        """As `run`, over a workspace that is already there and belongs to `uid`: a session's command."""
+        return await self._run(command, limits, await self._roots.path(root), uid, work)
+
+    async def session(
+        self, files: Mapping[str, bytes] | None = None, limits: Limits | None = None, *, root: str = "default"
+    ) -> Session:
+        """A workspace with these files for many commands; close it, or use it as `async with`.
+
+        `limits` are of each command that brings none; `disk_mb` and `inodes` of the whole workspace with its
+        snapshots and forks. Raises `ConfigError` for a root that is not declared, `WorkspaceRefusal` where the files
+        do not fit, `SandboxFault` where it cannot be made.
+        """
+        if self._uids is None:
+            raise SandboxFault("the sandbox is not started: use it as `async with Sandbox() as sandbox`")
+        await self._roots.path(root)
+        uid = self._uids.take()
+        return await open_session(
+            self,
+            self.keeper,
+            uid=uid,
+            files=files or {},
+            limits=limits or Limits(),
+            root=root,
+            give_back=self._uids.give_back,
+        )
+
+    async def _run(self, command: Command, limits: Limits, tree: str, uid: int, work: str = "") -> Result:
         jail = Jail(
-            root=tree, uid=uid, limits=limits, environment={**ENVIRONMENT, **command.environment},
+            root=tree, uid=uid, limits=limits, work=work, environment={**ENVIRONMENT, **command.environment},
             cwd=command.cwd, log_descriptor=3,
         )  # fmt: skip
         argv = ("/bin/sh", "-c", 'exec "$0" "$@"', *command.argv)

@@ -95,11 +95,10 @@ def make_text(path: str, text: str) -> None:
 def overlay(store: str, lower: str, upper: str, target: str) -> None:
     """Layers by name below `store`, newest first, colons between: relative, since the options share one page.
 
-    `index` keeps hard links one file when it is changed, `redirect_dir` lets folders of lower layers be renamed.
+    `index` keeps hard links one file when it is changed, `redirect_dir` lets folders of lower layers be renamed,
+    `volatile` skips the sync at unmounting: all of it is in memory.
     """
-    options = (
-        f"lowerdir={lower},upperdir={upper},workdir=w/{upper},index=on,redirect_dir=on,metacopy=off,xino=off"
-    )
+    options = f"lowerdir={lower},upperdir={upper},workdir=w/{upper},index=on,redirect_dir=on,metacopy=off,xino=off,volatile"
     os.chdir(store)
     try:
         mount("overlay", target, "overlay", MS_NOATIME, options)

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import MIB, Limits
-from shared.sandbox.outcome import Result
+from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sessions.files import (
     Entry,
     WorkspaceRefusal,
@@ -56,6 +56,8 @@ class Session:
         self._still = asyncio.Condition()
         self._changing = False
         self._closed = False
+        self._ending = False
+        self._commands: set[asyncio.Future[Result]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,15 +81,26 @@ class Session:
         try:
             if command.files:
                 await self._workspace.put(command.files)
-            return await self._sandbox.run_at(
-                command,
-                limits or self._limits,
-                root=self._root,
-                work=self._workspace.path,
-                uid=self._workspace.owner,
-            )
+            return await self._run(command, limits or self._limits)
         finally:
             await self._end()
+
+    async def _run(self, command: Command, limits: Limits) -> Result:
+        """Raises nothing when `end` ends it: the result says that we did."""
+        place, owner = self._workspace.path, self._workspace.owner
+        run = asyncio.ensure_future(
+            self._sandbox.run_at(command, limits, root=self._root, work=place, uid=owner)
+        )
+        self._commands.add(run)
+        try:
+            return await run
+        except asyncio.CancelledError:
+            if not self._ending or not run.cancelled():
+                raise
+            return Result(Outcome.KILLED, detail="its session was ended")
+        finally:
+            run.cancel()
+            self._commands.discard(run)
 
     async def read(self, path: str, most_bytes: int = MOST_READ) -> bytes:
         """A plain file of the workspace; no link is followed. Raises `WorkspaceRefusal`."""
@@ -167,9 +180,10 @@ class Session:
 
     async def close(self) -> None:
         """Waits for commands that run, then takes everything away. Harmless twice."""
-        if self._closed:
+        try:
+            await self._still_first()
+        except WorkspaceRefusal:
             return
-        await self._still_first()
         self._closed = True
         try:
             if await self._workspace.close():
@@ -180,6 +194,13 @@ class Session:
         finally:
             await self._changed()
 
+    async def end(self) -> None:
+        """As `close`, but commands that run are killed; they end as `Outcome.KILLED`."""
+        self._ending = True
+        for run in self._commands:
+            run.cancel()
+        await self.close()
+
     async def _folder(self) -> int:
         if self._closed:
             raise WorkspaceRefusal("the session is closed: open another")
@@ -188,7 +209,7 @@ class Session:
     async def _begin(self) -> None:
         async with self._still:
             await self._still.wait_for(lambda: not self._changing)
-            if self._closed:
+            if self._closed or self._ending:
                 raise WorkspaceRefusal("the session is closed: open another")
             self._running += 1
 
