@@ -8,7 +8,7 @@ Rows are padded on the right only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.learner.intake.groups import JudgedGroup
+from services.learner.intake.groups import JudgedGroup, shaped_reward
+from services.learner.objectives.advantages import whiten
 from services.learner.objectives.aggregation import Denominators, token_weight
 from services.learner.objectives.presets import Objective
 from shared.contracts import Sequence as TokenSequence
@@ -35,7 +36,13 @@ class Attempt:
     weight: float
     """Of each of its sampled tokens, from the batch's denominators."""
     kl: bool
-    """Whether a KL term may act on it."""
+    """Whether a KL or entropy term may act on it."""
+    reward: float = 0.0
+    """What the advantage was made of; 0 for a demonstration."""
+    group: int = 0
+    """Which of the batch's groups it belongs to."""
+    tokens: int = 0
+    """Sampled ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class Branch:
     mask: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
     attempt: int
+    order: int = 0
+    """Which of its attempt's sequences it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class MicroBatch:
 
     ids, positions int64[b, t]; mask bool[b, 1, t, t], or None where causal attention is right as it is;
     predictors int64[n]: the flat position (in b·t) whose hidden state predicts each sampled token;
-    targets int64[n]; sampler float32[n]; attempts, rows int64[n].
+    targets int64[n]; sampler float32[n]; attempts, rows, order int64[n] (order: of the sequence in its attempt).
     """
 
     ids: Tensor
@@ -89,6 +98,7 @@ class MicroBatch:
     sampler: Tensor
     attempts: Tensor
     rows: Tensor
+    order: Tensor
     count: int
 
 
@@ -104,24 +114,61 @@ def assemble(
     kl_everywhere = objective.kl_on_zero_signal and objective.kl_coefficient > 0
     attempts: list[Attempt] = []
     rows: list[Row] = []
-    for group in groups:
+    for number, group in enumerate(groups):
         if not group.signal and not kl_everywhere:
             continue
         branches = []
         for index in group.usable:
             trajectory = group.slots[index].trajectory
-            weight = token_weight(objective.aggregation, trajectory.sampled_tokens(), denominators)
+            tokens = trajectory.sampled_tokens()
             attempts.append(
                 Attempt(
-                    trajectory.trajectory_id, group.advantages[index], weight, group.signal or kl_everywhere
+                    trajectory_id=trajectory.trajectory_id,
+                    advantage=group.advantages[index],
+                    weight=token_weight(objective.aggregation, tokens, denominators),
+                    kl=group.signal or kl_everywhere,
+                    reward=shaped_reward(group.slots[index], objective)
+                    if objective.kind == "policy"
+                    else 0.0,
+                    group=number,
+                    tokens=tokens,
                 )
             )
-            branches += [_branch(sequence, len(attempts) - 1) for sequence in trajectory.sequences]
+            branches += [
+                _branch(sequence, len(attempts) - 1, order)
+                for order, sequence in enumerate(trajectory.sequences)
+            ]
         rows += _rows([pair for pair in branches if pair is not None], row_tokens, pack)
+    if objective.batch_norm != "none":
+        attempts = _normalised(attempts, denominators, objective, kl_everywhere)
     return Batch(tuple(rows), tuple(attempts), denominators)
 
 
-def _branch(sequence: TokenSequence, attempt: int) -> tuple[Int32, Branch] | None:
+def silent_mass(attempts: Sequence[Attempt], batch: Denominators, objective: Objective) -> float:
+    """What the batch holds beyond these attempts, in the unit that its normalisation counts."""
+    if objective.batch_norm == "tokens":
+        return batch.tokens - sum(attempt.tokens for attempt in attempts)
+    return batch.attempts - len(attempts)
+
+
+def _normalised(
+    attempts: list[Attempt], batch: Denominators, objective: Objective, kl_everywhere: bool
+) -> list[Attempt]:
+    """Advantages over the whole batch; where they are all zero nothing has signal, and no KL term acts either."""
+    values = whiten(
+        [attempt.advantage for attempt in attempts],
+        [float(attempt.tokens if objective.batch_norm == "tokens" else 1) for attempt in attempts],
+        objective.advantage_epsilon,
+        silent_mass(attempts, batch, objective),
+    )
+    acts = kl_everywhere or bool(values.any())
+    return [
+        replace(attempt, advantage=value, kl=attempt.kl and acts)
+        for attempt, value in zip(attempts, values.tolist(), strict=True)
+    ]
+
+
+def _branch(sequence: TokenSequence, attempt: int, order: int) -> tuple[Int32, Branch] | None:
     """(prefix, branch) split before the first sampled token; None for a sequence without one."""
     mask = sequence.loss_mask.astype(bool)
     if not mask.any():
@@ -130,7 +177,7 @@ def _branch(sequence: TokenSequence, attempt: int) -> tuple[Int32, Branch] | Non
     # Nothing after the last sampled token is predicted from, so nothing after it is computed.
     end = mask.size - int(mask[::-1].argmax())
     ids = sequence.token_ids
-    return ids[:start], Branch(ids[start:end], mask[start:end], sequence.logprobs[start:end], attempt)
+    return ids[:start], Branch(ids[start:end], mask[start:end], sequence.logprobs[start:end], attempt, order)
 
 
 def _rows(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) -> list[Row]:
@@ -169,7 +216,7 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBat
     ids = np.zeros((len(rows), width), dtype=np.int64)
     positions = np.zeros((len(rows), width), dtype=np.int64)
     segments = np.full((len(rows), width), PADDING, dtype=np.int32)
-    predictors, targets, sampler, attempts, sequences = [], [], [], [], []
+    predictors, targets, sampler, attempts, sequences, orders = [], [], [], [], [], []
     count = 0
     for number, row in enumerate(rows):
         p = row.prefix.size
@@ -188,6 +235,7 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBat
             sampled = int(branch.mask.sum())
             attempts.append(np.full(sampled, branch.attempt))
             sequences.append(np.full(sampled, count))
+            orders.append(np.full(sampled, branch.order))
             count += 1
             at += m
 
@@ -204,6 +252,7 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBat
         sampler=tensor(sampler, torch.float32),
         attempts=tensor(attempts, torch.int64),
         rows=tensor(sequences, torch.int64),
+        order=tensor(orders, torch.int64),
         count=count,
     )
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from services.learner.batching import Batch, MicroBatch, collate, micro_batches
+from services.learner.batching import Batch, MicroBatch, Row, collate, micro_batches
+from services.learner.beforehand import Known, know, rewards_pay_kl
 from services.learner.model import PolicyModel
 from services.learner.objectives.policy import LossTerms, Tokens, policy_loss
 from services.learner.objectives.presets import Objective
@@ -76,6 +77,7 @@ class _Sums:
     gap: float = 0.0
     gap_max: float = 0.0
     correction: float = 0.0
+    entropy_loss: float = 0.0
 
     def add(self, loss: Tensor, terms: LossTerms, new: Tensor, sampler: Tensor, entropy: Tensor) -> None:
         gap = (new - sampler).detach().double()
@@ -92,6 +94,7 @@ class _Sums:
         self.gap += float(gap.abs().sum())
         self.gap_max = max(self.gap_max, float(gap.abs().max()))
         self.correction += float(terms.correction.double().sum())
+        self.entropy_loss += float(terms.entropy.detach())
 
 
 class Step:
@@ -137,47 +140,83 @@ class Step:
     def accumulate(self, batch: Batch, objective: Objective, kl_coefficient: float) -> tuple[_Sums, int]:
         """Adds the batch's gradient to the parameters; (sums, positions computed)."""
         sums, computed = _Sums(), 0
-        for rows in micro_batches(batch.rows, self._micro_batch_tokens):
-            if self._should_stop():
-                raise StepAbandonedError("the step was abandoned between micro-batches: the service stops")
-            micro = collate(rows, self._policy.device)
+        cuts = micro_batches(batch.rows, self._micro_batch_tokens)
+        given = [Known()] * len(cuts)
+        if self._reference is not None and rewards_pay_kl(objective, kl_coefficient):
+            given = know(
+                map(self._collate, cuts),
+                batch,
+                objective,
+                kl_coefficient,
+                policy=self._policy,
+                reference=self._reference,
+            )
+        for rows, known in zip(cuts, given, strict=True):
+            micro = self._collate(rows)
             computed += micro.ids.numel()
-            self._backward(micro, batch, objective, kl_coefficient, sums)
+            self._backward(micro, batch, objective, kl_coefficient, sums=sums, known=known)
         return sums, computed
 
+    def _collate(self, rows: list[Row]) -> MicroBatch:
+        if self._should_stop():
+            raise StepAbandonedError("the step was abandoned between micro-batches: the service stops")
+        return collate(rows, self._policy.device)
+
     def _backward(
-        self, micro: MicroBatch, batch: Batch, objective: Objective, kl_coefficient: float, sums: _Sums
+        self,
+        micro: MicroBatch,
+        batch: Batch,
+        objective: Objective,
+        kl_coefficient: float,
+        *,
+        sums: _Sums,
+        known: Known,
     ) -> None:
-        new, entropy = self._policy.statistics(micro)
-        tokens = self._tokens(micro, batch, objective, new)
+        new, entropy = self._policy.statistics(micro, entropy_gradient=objective.entropy_coefficient > 0)
+        tokens = self._tokens(micro, batch, objective, known, statistics=(new, entropy))
         terms = policy_loss(tokens, objective)
-        loss = terms.total(kl_coefficient)
+        loss = terms.total(kl_coefficient, objective.entropy_coefficient)
         if not bool(torch.isfinite(loss)):
             raise _not_finite("loss", self._culprits(micro, batch, new, tokens))
         loss.backward()  # type: ignore[no-untyped-call]
-        sums.add(loss.detach(), terms, new, tokens.sampler, entropy)
+        sums.add(loss.detach(), terms, new, tokens.sampler, entropy.detach())
 
-    def _tokens(self, micro: MicroBatch, batch: Batch, objective: Objective, new: Tensor) -> Tokens:
+    def _tokens(
+        self,
+        micro: MicroBatch,
+        batch: Batch,
+        objective: Objective,
+        known: Known,
+        *,
+        statistics: tuple[Tensor, Tensor],
+    ) -> Tokens:
+        new, entropy = statistics
+
         def of_attempts(values: list[float]) -> Tensor:
             table = torch.tensor(values, dtype=torch.float64, device=new.device)
             return table[micro.attempts].to(new.dtype)
 
         # A demonstration was sampled by nobody: its ratio to a sampler is 1 by definition.
         sampler = new.detach() if objective.kind == "imitation" else micro.sampler.to(new.dtype)
-        reference = None
-        if self._reference is not None:
+        reference = None if known.reference is None else known.reference.to(new.dtype)
+        if reference is None and self._reference is not None:
             with torch.no_grad():
                 reference = self._reference.statistics(micro)[0].to(new.dtype)
         return Tokens(
             new=new,
             sampler=sampler,
             old=new.detach() if objective.old_logprobs == "recompute" else sampler,
-            advantage=of_attempts([attempt.advantage for attempt in batch.attempts]),
+            advantage=(
+                of_attempts([attempt.advantage for attempt in batch.attempts])
+                if known.advantages is None
+                else known.advantages.to(device=new.device, dtype=new.dtype)
+            ),
             weight=of_attempts([attempt.weight for attempt in batch.attempts]),
             rows=micro.rows,
             count=micro.count,
             reference=reference,
             kl_mask=of_attempts([float(attempt.kl) for attempt in batch.attempts]),
+            entropy=entropy,
         )
 
     def _culprits(self, micro: MicroBatch, batch: Batch, new: Tensor, tokens: Tokens) -> tuple[str, ...]:
@@ -224,6 +263,7 @@ def _metrics(sums: _Sums, norm: float, computed: int) -> StepMetrics:
         terms={
             "policy": sums.policy,
             "kl": sums.kl_loss,
+            "entropy": sums.entropy_loss,
             "logprob_gap_mean": sums.gap / n,
             "logprob_gap_max": sums.gap_max,
             "correction_mean": sums.correction / n,
