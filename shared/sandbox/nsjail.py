@@ -27,6 +27,8 @@ class Jail:
     limits: Limits
     work: str = ""
     inside_uid: int = INSIDE_UID
+    more_users: int = 0
+    """As many outside users after `uid` are the inside ones from INSIDE_UID up: for the fork server's children."""
     keep_capabilities: bool = False
     seccomp: str = ""
     """Kafel text; empty only for the fork server, whose children bring their own."""
@@ -55,6 +57,9 @@ def command_line(binary: str, jail: Jail, argv: Sequence[str]) -> list[str]:
         "--rlimit_core", "0", "--rlimit_stack", "64",
         "--iface_no_lo",
     ]  # fmt: skip
+    if jail.more_users:
+        children = f"{INSIDE_UID}:{jail.uid + 1}:{jail.more_users}"
+        line += ["--user", children, "--group", children]
     for place in ("/tmp", "/dev/shm", *(() if jail.work else (WORK,))):
         line += ["-m", f"none:{place}:tmpfs:{tmpfs_options(limits)}"]
     if jail.work:

@@ -38,6 +38,26 @@ class Uids:
                 return self._first + place
         raise SandboxFault(f"all {self._count} uids of jails are in use: raise sandbox.uids")
 
+    def take_block(self, count: int) -> int:
+        """The first of `count` consecutive numbers that nobody holds; each is given back by itself.
+
+        Raises `SandboxFault` when there is no such row.
+        """
+        start = 0
+        while start + count <= self._count:
+            taken: list[int] = []
+            for place in range(start, start + count):
+                if place in self._held or not self._lock(place, fcntl.F_WRLCK):
+                    break
+                self._held.add(place)
+                taken.append(place)
+            if len(taken) == count:
+                return self._first + start
+            for place in taken:
+                self.give_back(self._first + place)
+            start += len(taken) + 1
+        raise SandboxFault(f"no {count} uids of jails in a row are free of {self._count}: raise sandbox.uids")
+
     def give_back(self, uid: int) -> None:
         """Once nothing of it runs any more."""
         place = uid - self._first
