@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shared.errors import ConfigError
 from shared.plain_errors import explain, nearest
+from shared.sandbox.settings import SandboxSettings
 
 ENVIRONMENT_PREFIX = "TEMPER_"
 
@@ -177,6 +178,46 @@ class VerifierSettings(Section):
     """Killable child processes that run comparators."""
     check_seconds: float = Field(default=5.0, gt=0)
     """Wall limit of one check; past it the child is killed and the attempt is a fault of ours."""
+    sandbox_seconds: float = Field(default=60.0, gt=0)
+    """Most wall time of a check in a sandbox. A domain that declares more for it is a fault, never cut short."""
+    sandbox_cpus: float = Field(default=0.0, ge=0)
+    """CPUs that checks in sandboxes may occupy together; 0: all that this process may use."""
+    sandbox_memory_mb: int = Field(default=0, ge=0)
+    """Memory likewise, in MiB; 0: half of the machine's."""
+    breaker_share: float = Field(default=2 / 3, gt=0, le=1)
+    """A domain is held back when so many of its last `breaker_window` checks (at least `breaker_least`) were faults."""
+    breaker_least: int = Field(default=12, ge=1)
+    breaker_window: int = Field(default=48, ge=1)
+
+    @model_validator(mode="after")
+    def _the_window_holds_enough(self) -> VerifierSettings:
+        if self.breaker_window < self.breaker_least:
+            raise ValueError(
+                f"breaker_window is {self.breaker_window} and breaker_least {self.breaker_least}: "
+                "the breaker could never trip; make the window at least as large"
+            )
+        return self
+
+
+class AuditRule(Section):
+    """Hold a domain back when `share` of its newest attempts (at least `least` of them) carry `flag`."""
+
+    flag: str
+    """`*`: any one flag that a detector finds in an attempt."""
+    share: float = Field(default=0.5, gt=0, le=1)
+    least: int = Field(default=64, ge=1, le=256)
+
+
+class AuditorSettings(Section):
+    share: float = Field(default=0.01, ge=0, le=1)
+    """Of attempts that get a second, independent check: a child that served nobody before, a jail of its own."""
+    repeat_share: float = Field(default=0.02, ge=0, le=1)
+    """Of attempts that are checked `repeats` times more to find domains with two verdicts on one attempt."""
+    repeats: int = Field(default=2, ge=1, le=100)
+    rules: tuple[AuditRule, ...] = (AuditRule(flag="*"),)
+    """When flags hold a domain back. An empty list: flags are only told."""
+    never_hold: tuple[str, ...] = ()
+    """Domains that no finding holds back: told all the same."""
 
 
 class LearnerSettings(Section):
@@ -257,6 +298,8 @@ class Settings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     rollout: RolloutSettings = RolloutSettings()
     verifier: VerifierSettings = VerifierSettings()
+    auditor: AuditorSettings = AuditorSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     learner: LearnerSettings = LearnerSettings()
     guard: GuardSettings = GuardSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -270,6 +313,8 @@ class Settings(Section):
         for stage in self.stages:
             for name in stage.domains:
                 _known("stage domain", name, domains)
+        for name in self.auditor.never_hold:
+            _known("auditor.never_hold domain", name, domains)
         for section in (self.rollout, self.verifier):
             for name in section.workloads:
                 _known("workload", name, workloads)

@@ -14,7 +14,9 @@ from shared.errors import ConfigError
 from shared.settings import Settings, parse_settings
 
 FILE_NAME = "run.toml"
-FREE_TO_CHANGE = ("bus", "storage", "rollout", "verifier", "telemetry", "run.folder", "model.path")
+FREE_TO_CHANGE = (
+    "bus", "storage", "rollout", "verifier", "auditor", "sandbox", "telemetry", "run.folder", "model.path",
+)  # fmt: skip
 """What may differ when a run is resumed: where things are and how many work, not what is learnt."""
 
 

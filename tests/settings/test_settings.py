@@ -54,7 +54,7 @@ def test_defaults_and_folders(tmp_path: Path) -> None:
         (GOOD.replace('[run]\nname = "r"', 'run = "r"'), r"run is 'r': it must be a table \(key = value\)$"),
         (GOOD + "learning_rate = inf", "stages.0.learning_rate is inf: it must be a finite number$"),
         (GOOD + "[learner]\nbetas = [0.9]", "learner.betas: entry 2 is missing$"),
-        (GOOD + "[zzz]\nx = 1", "unknown key 'zzz'; known: bus, domains, evaluation"),
+        (GOOD + "[zzz]\nx = 1", "unknown key 'zzz'; known: auditor, bus, domains"),
         ("stages = []\n" + GOOD.split("[[stages]]", maxsplit=1)[0], "stages has no entry: give at least 1$"),
         (
             GOOD + '[bus]\nbootstrap_servers = "garbage"',
