@@ -1,0 +1,205 @@
+"""A test and a candidate, each in its own jail, and we between them.
+
+Invariant: frames pass through us unread but for their kind; the candidate's jail gets the candidate's source and the
+arguments of calls, nothing else. Whose turn it is is always known, so a jail that ends, hangs or breaks the order is
+blamed on the one it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.outcome import Outcome, Result
+from shared.sandbox.sandbox import Sandbox
+from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.runtime import flags_of_events
+from shared.verification.faults import CheckTimedOut
+from shared.verification.guest.codec import Decoder, Encoder
+from shared.verification.guest.kinds import Malformed
+from shared.verification.judgement import Judgement
+from shared.verification.methods.base import ended_early, flags_of_result, limit_words
+from shared.verification.methods.jails import Guest, guest
+
+_LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"N", b"Q"
+_CALL, _REPLY, _RAISED, _FOREIGN, _LEFT = b"C", b"R", b"E", b"O", b"X"
+_START, _FINISHED = b"T", b"F"
+_TESTER_GRACE_S = 5.0
+_TESTER_MEMORY_MB = 1024
+_PARTING_S = 2.0
+_MAX_NOTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the tester runs: `sources` (place, text) in order, then `function(candidate, *arguments)`."""
+
+    sources: Sequence[tuple[str, str]]
+    function: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the tester said at its end: `outcome` as `shared.verification.guest.tester` lists them."""
+
+    outcome: str
+    line: int
+    told: str
+    calls: int
+
+
+@dataclass(slots=True)
+class Talk:
+    """One conversation: the end of it is either the tester's `Finished` or a judgement that came before that."""
+
+    flags: set[Flag] = field(default_factory=set)
+    candidate_s: float = 0.0
+    """Wall seconds in which it was the candidate's turn."""
+    notes: int = 0
+
+
+async def converse(
+    sandbox: Sandbox, source: str, entry: str, script: Script, limits: Limits
+) -> tuple[Finished | Judgement, frozenset[Flag]]:
+    """Runs the script against the candidate, and returns how it ended and what was seen on the way.
+
+    Raises `SandboxFault` where a jail or the tester is lost, `CheckTimedOut` where time ran out on our side.
+    """
+    talk = Talk()
+    own = replace(
+        limits, wall_s=limits.wall_s + _TESTER_GRACE_S, cpu_s=limits.cpu_s + _TESTER_GRACE_S,
+        memory_mb=max(limits.memory_mb, _TESTER_MEMORY_MB),
+    )  # fmt: skip
+    async with guest(sandbox, "candidate", limits) as candidate, guest(sandbox, "tester", own) as tester:
+        end = await _Relay(talk, candidate, tester, limits).run(source, entry, script)
+        if isinstance(end, Finished):
+            talk.flags |= await _parting(candidate)
+    return end, frozenset(talk.flags)
+
+
+class _Relay:
+    """The turns of one conversation."""
+
+    def __init__(self, talk: Talk, candidate: Guest, tester: Guest, limits: Limits) -> None:
+        self._talk, self._candidate, self._tester, self._limits = talk, candidate, tester, limits
+        self._nonce = secrets.token_bytes(16)
+
+    async def run(self, source: str, entry: str, script: Script) -> Finished | Judgement:
+        await self._candidate.send(_LOAD + Encoder().encode((source, entry)))
+        kind, payload = await self._from_candidate()
+        if kind != _LOADED:
+            return await self._not_loaded(kind, payload, entry)
+        sources = [tuple(item) for item in script.sources]
+        start = (self._nonce, sources, script.function, entry, script.arguments)
+        await self._tester.send(_START + Encoder().encode(start))
+        while True:
+            frame = await self._tester.receive()
+            if frame is None:
+                return await self._tester_ended()
+            kind = frame[:1]
+            if kind == _FINISHED:
+                return self._finished(frame[1:])
+            if kind not in (_CALL, _REPLY, _RAISED):
+                return self._tester_gave_up(kind)
+            await self._candidate.send(frame)
+            kind, payload = await self._from_candidate()
+            if kind in (_CALL, _REPLY, _RAISED):
+                await self._tester.send(kind + payload)
+            else:
+                return await self._broken_off(kind, payload, "in a call")
+
+    async def _from_candidate(self) -> tuple[bytes, bytes]:
+        """The next frame that is no note; an empty kind where the candidate is gone."""
+        started = time.monotonic()
+        while True:
+            frame = await self._candidate.receive()
+            if frame is None or frame[:1] != _NOTE:
+                self._talk.candidate_s += time.monotonic() - started
+                return (frame[:1], frame[1:]) if frame else (b"", b"")
+            self._talk.notes += 1
+            if self._talk.notes <= _MAX_NOTES:
+                self._talk.flags |= flags_of_events([frame[1:].decode("ascii", "replace")])
+
+    async def _not_loaded(self, kind: bytes, payload: bytes, entry: str) -> Judgement:
+        if kind == _MISSING:
+            return Judgement.failed(f"the candidate defines no function {entry[:80]!a}")
+        if kind == _UNREADABLE:
+            return Judgement.failed(f"the candidate does not compile: {_word(payload)}")
+        if kind == _RAISED:
+            return Judgement.failed(f"the candidate raised {_raised(payload)} while loading")
+        return await self._broken_off(kind, payload, "while loading")
+
+    async def _broken_off(self, kind: bytes, payload: bytes, when: str) -> Judgement:
+        if kind == _LEFT:
+            judged = Judgement.failed(f"the candidate asked to leave ({_word(payload)}) {when}")
+            return judged.flagged([Flag.EXIT_IN_CANDIDATE])
+        if kind == _FOREIGN:
+            judged = Judgement.failed(f"the candidate returned what is no plain data: {_word(payload)}")
+            return judged.flagged([Flag.FOREIGN_OBJECT])
+        if kind:
+            judged = Judgement.failed("the candidate's process wrote to the checker's channel")
+            return judged.flagged([Flag.TEST_RUNNER_PATCHED])
+        return ended_early(await self._candidate.finish(), when)
+
+    def _finished(self, payload: bytes) -> Finished:
+        try:
+            nonce, calls, outcome, line, told = Decoder().decode(payload)
+        except (Malformed, ValueError, TypeError) as error:
+            raise SandboxFault("a tester ended with a report that nobody can read") from error
+        if nonce != self._nonce:
+            raise SandboxFault("a tester ended with a report that is not of this check")
+        return Finished(str(outcome), int(line), str(told), int(calls))
+
+    def _tester_gave_up(self, kind: bytes) -> Judgement:
+        """A callback of the test gave what may not travel, or left: the test is not made for this."""
+        if kind in (_FOREIGN, _LEFT):
+            return Judgement.unverifiable("the test hands the candidate what is no plain data: mend the test")
+        raise SandboxFault(f"a tester sent a frame of kind {kind!r}, which does not exist")
+
+    async def _tester_ended(self) -> Judgement:
+        result = await self._tester.finish()
+        words = limit_words(result.outcome)
+        if words is None:
+            raise SandboxFault(f"a tester ended without a report ({_how(result)})")
+        if result.outcome is Outcome.WALL_LIMIT and self._talk.candidate_s < 0.5 * self._limits.wall_s:
+            raise CheckTimedOut(
+                "a test did not end in its time, of which the candidate had used less than half"
+            )
+        judged = Judgement.unverifiable(f"the test reached {words} on what the candidate returned")
+        return judged.flagged([Flag.CHECKER_EXHAUSTED])
+
+
+async def _parting(candidate: Guest) -> set[Flag]:
+    """Lets the candidate go, and looks at what it printed and left."""
+    with contextlib.suppress(TimeoutError, SandboxFault):
+        async with asyncio.timeout(_PARTING_S):
+            await candidate.send(_QUIT)
+            while await candidate.receive() is not None:
+                pass
+            return flags_of_result(await candidate.finish())
+    return set()
+
+
+def _how(result: Result) -> str:
+    return f"{result.outcome}, exit code {result.exit_code}, signal {result.signal}"
+
+
+def _word(payload: bytes) -> str:
+    return payload[:80].decode("utf-8", "replace").encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _raised(payload: bytes) -> str:
+    """The class of the exception only: its message may hold addresses and paths."""
+    try:
+        name = Decoder().decode(payload)[0]
+    except (Malformed, IndexError, TypeError, KeyError):
+        return "an exception"
+    return _word(str(name).encode("utf-8", "replace"))

@@ -1,0 +1,99 @@
+"""`python_function_tests`: a function of the policy's against plain asserts.
+
+Invariant: the candidate runs in a jail that knows neither tests nor expected values; the asserts run in another, on
+plain data. A pass means that `check(candidate)` returned there, after it had called the candidate.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from pydantic import Field
+
+from shared.sandbox.limits import Limits
+from shared.sandbox.sandbox import Sandbox
+from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.known import examples_in_test
+from shared.verification.detectors.source import flags_of_source, parsed
+from shared.verification.guest.tester import PLACE
+from shared.verification.judgement import Judgement
+from shared.verification.methods.base import Request, VisibleExample, examples, too_long
+from shared.verification.methods.converse import Finished, Script, converse
+
+FUNCTION = "check"
+
+
+class PythonFunctionTests(Request):
+    """`test` defines `check(candidate)` in plain asserts; the candidate is also known there by its own name.
+
+    `prelude`: trusted source that the test needs, such as helpers of the task's statement; never the policy's.
+    """
+
+    candidate: str
+    entry_point: str = Field(min_length=1)
+    test: str = Field(min_length=1)
+    prelude: str = ""
+    visible: tuple[VisibleExample, ...] = ()
+
+
+async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) -> Judgement:
+    """Passed or failed; unverifiable where the test itself is wrong. Raises `SandboxFault`."""
+    refused = too_long(request.candidate, "candidate") or _test_mistake(request)
+    if refused is not None:
+        return refused
+    known = examples(request.visible) or examples_in_test(request.test)
+    seen = flags_of_source(request.candidate, entry_point=request.entry_point, known=known)
+    sources = [("<prelude>", request.prelude)] if request.prelude else []
+    script = Script([*sources, (PLACE, request.test)], FUNCTION)
+    end, flags = await converse(sandbox, request.candidate, request.entry_point, script, limits)
+    judged = end if isinstance(end, Judgement) else judge(end)
+    return judged.flagged({*seen, *flags})
+
+
+def judge(end: Finished) -> Judgement:
+    """The verdict on a test that was run."""
+    where = f" at line {end.line} of the test" if end.line else ""
+    match end.outcome:
+        case "passed" if end.calls == 0:
+            return Judgement.unverifiable("the test never called the candidate: mend the test")
+        case "passed":
+            return Judgement.passed()
+        case "assertion":
+            return Judgement.failed(f"an assertion failed{where}")
+        case "raised":
+            return Judgement.failed(f"the candidate raised {end.told}{where}")
+        case "broke":
+            return Judgement.failed(
+                f"the test could not go on with what the candidate returned{where}: {end.told}"
+            )
+        case "malformed" | "refused":
+            judged = Judgement.failed("the candidate's process answered what is no plain data")
+            return judged.flagged([Flag.TEST_RUNNER_PATCHED])
+        case "departed":
+            return Judgement.failed("the candidate asked to leave in a call").flagged(
+                [Flag.EXIT_IN_CANDIDATE]
+            )
+        case _:
+            return Judgement.unverifiable(f"the test itself is wrong{where}: {end.told}; mend the test")
+
+
+def _test_mistake(request: PythonFunctionTests) -> Judgement | None:
+    """What is wrong with a test before anything runs."""
+    tree = parsed(request.test)
+    if tree is None:
+        return Judgement.unverifiable("the test does not compile: mend the test")
+    if not any(
+        isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == FUNCTION for n in ast.walk(tree)
+    ):
+        return Judgement.unverifiable(f"the test defines no {FUNCTION}(candidate): mend the test")
+    if not any(isinstance(node, ast.Assert | ast.Raise) or _asserts(node) for node in ast.walk(tree)):
+        return Judgement.unverifiable("the test asserts nothing: mend the test")
+    return None
+
+
+def _asserts(node: ast.AST) -> bool:
+    """A call of a helper such as `numpy.testing.assert_allclose` or `self.assertEqual`."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return str(name).lower().startswith(("assert", "_assert", "fail"))
