@@ -6,6 +6,7 @@ packages are never in it: a policy that could import a domain could make its ans
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import re
 import sys
@@ -137,11 +138,13 @@ class Roots:
         self._declared = dict(declared)
         self._packages = tuple(packages)
         self._made: dict[str, str] = {}
+        self._making = asyncio.Lock()
 
     async def path(self, name: str) -> str:
         """Where the tree of this name is, as the keeper sees it. Raises `ConfigError` for an unknown name."""
-        if name not in self._made:
-            self._made[name] = await self._make(name)
+        async with self._making:
+            if name not in self._made:
+                self._made[name] = await self._make(name)
         return self._made[name]
 
     async def _make(self, name: str) -> str:

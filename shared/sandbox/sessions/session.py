@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault
@@ -26,9 +26,10 @@ from shared.sandbox.sessions.files import (
     write_file,
 )
 from shared.sandbox.sessions.layers import SnapshotId
-from shared.sandbox.sessions.workspace import Workspace
+from shared.sandbox.sessions.workspace import Finish, Workspace
 
 MOST_READ = 16 * MIB
+T = TypeVar("T")
 
 
 class RunsAt(Protocol):
@@ -57,6 +58,8 @@ class Session:
         self._changing = False
         self._closed = False
         self._ending = False
+        self._fault: SandboxFault | None = None
+        self._change: asyncio.Task[None] | None = None
         self._commands: set[asyncio.Future[Result]] = set()
 
     async def __aenter__(self) -> Self:
@@ -150,29 +153,31 @@ class Session:
             os.close(folder)
 
     async def snapshot(self) -> SnapshotId:
-        """What the workspace holds now, kept: tree, contents, modes, times and links. Copies nothing."""
+        """What the workspace holds now, kept: tree, contents, modes, times and links. Copies nothing.
+
+        It is taken when this returns; mounting a new layer goes on behind it (about a microsecond for each name that
+        was in use), and the next command waits for that.
+        """
         await self._still_first()
-        try:
-            return await self._workspace.snapshot()
-        finally:
-            await self._changed()
+        return await self._settled(self._workspace.snapshot)
 
     async def roll_back(self, snapshot: SnapshotId) -> None:
         """The workspace as it was at `snapshot`, which stays. Raises `WorkspaceRefusal` for an unknown one."""
         await self._still_first()
-        try:
-            await self._workspace.roll_back(snapshot)
-        finally:
-            await self._changed()
+        await self._settled(lambda: (None, self._workspace.roll_back(snapshot)))
 
     async def fork(self, snapshot: SnapshotId | None = None) -> Session:
-        """A session of its own that starts from here, or from a snapshot; the quota of files is shared by the family."""
+        """A session of its own that starts from here, or from a snapshot; the quota of files is the family's."""
         await self._still_first()
-        try:
-            fork = await self._workspace.fork(snapshot)
-            return Session(self._sandbox, fork, self._limits, self._root, self._gone)
-        finally:
-            await self._changed()
+        workspace = await self._settled(lambda: self._workspace.fork(snapshot))
+        fork = Session(self._sandbox, workspace, self._limits, self._root, self._gone)
+        fork._changing, fork._change = True, asyncio.create_task(fork._after(self._change))
+        return fork
+
+    async def ready(self) -> None:
+        """Returns once the last snapshot, rollback or fork is through."""
+        async with self._still:
+            await self._still.wait_for(lambda: not self._changing)
 
     async def forget(self, snapshot: SnapshotId) -> None:
         """Its space is freed once nothing stands on it."""
@@ -189,6 +194,8 @@ class Session:
             if await self._workspace.close():
                 self._gone(self._workspace.owner)
         except SandboxFault:
+            if not self._workspace.lost:
+                raise
             # The keeper is gone, and every mount and process with it: the number is free.
             self._gone(self._workspace.owner)
         finally:
@@ -201,16 +208,44 @@ class Session:
             run.cancel()
         await self.close()
 
-    async def _folder(self) -> int:
-        if self._closed:
+    async def _settled(self, change: Callable[[], tuple[T, Finish]]) -> T:
+        """The value of a change at once; its mounting behind."""
+        try:
+            value, finish = change()
+        except BaseException:
+            await self._changed()
+            raise
+        self._change = asyncio.create_task(self._finished(finish))
+        return value
+
+    async def _finished(self, finish: Finish) -> None:
+        try:
+            await finish
+        except SandboxFault as fault:
+            self._fault = fault
+        finally:
+            await self._changed()
+
+    async def _after(self, change: asyncio.Task[None] | None) -> None:
+        if change is not None:
+            await asyncio.wait([change])
+        await self._changed()
+
+    def _usable(self) -> None:
+        if self._closed or self._ending:
             raise WorkspaceRefusal("the session is closed: open another")
+        if self._fault is not None:
+            raise SandboxFault(f"the session was lost: {self._fault}")
+
+    async def _folder(self) -> int:
+        await self.ready()
+        self._usable()
         return await self._workspace.descriptor()
 
     async def _begin(self) -> None:
         async with self._still:
             await self._still.wait_for(lambda: not self._changing)
-            if self._closed or self._ending:
-                raise WorkspaceRefusal("the session is closed: open another")
+            self._usable()
             self._running += 1
 
     async def _end(self) -> None:

@@ -7,15 +7,17 @@ keeper, so it is there or not. All layers of one family live in one tmpfs whose 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
-from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.sessions.files import WorkspaceRefusal, write_file
 from shared.sandbox.sessions.layers import MOST_LAYERS, Layers, Mounted, SnapshotId
 
 Step = tuple[str | int, ...]
+Finish = Coroutine[Any, Any, None]
+"""The mounting that a change of layers still needs; awaited once."""
 _OVERHEAD_INODES = 4096
 """Of the layers themselves: work folders, whiteouts."""
 
@@ -31,12 +33,16 @@ class Store:
         self.owner = owner
         self.path = f"{keeper.folder}/sessions/{name}"
 
+    @property
+    def alive(self) -> bool:
+        return self._keeper.alive
+
     async def open(self) -> Workspace:
         """The tmpfs, and a first empty workspace in it."""
         size = (
             f"size={self._limits.disk_mb * MIB},nr_inodes={self._limits.inodes + _OVERHEAD_INODES},mode=0711"
         )
-        name = self._name()
+        name = self.name()
         mounted = self.layers.open(name)
         base, upper = mounted.lower[0], mounted.upper
         await self._keeper.do(
@@ -55,30 +61,29 @@ class Store:
         steps: list[Step] = []
         if settle:
             steps.append(("settle", place, f"{self.path}/w/{settle}/index"))
+        steps.append(("unmount", place))
+        if settle:
+            # Its index holds one more link to every changed hard-linked file, and would be counted.
+            steps.append(("remove", f"{self.path}/w/{settle}"))
         steps += [
-            ("unmount", place),
             ("like", f"{self.path}/{mounted.upper}", f"{self.path}/{mounted.lower[0]}"),
             *self._mount_steps(workspace, mounted),
         ]
         await self._keeper.do(*steps)
 
-    async def fork(self, snapshot: SnapshotId) -> Workspace:
-        name = self._name()
-        mounted = self.layers.fork(snapshot, name)
+    async def mount(self, workspace: str, mounted: Mounted) -> None:
+        """A fork's first mount."""
         await self._keeper.do(
             ("like", f"{self.path}/{mounted.upper}", f"{self.path}/{mounted.lower[0]}"),
-            *self._mount_steps(name, mounted),
+            *self._mount_steps(workspace, mounted),
         )
-        return Workspace(self, name)
 
-    async def sweep(self, was: Sequence[str]) -> None:
-        """Removes those layers of `was` that nobody needs any more."""
+    async def sweep(self, was: Mounted) -> None:
+        """Removes what was mounted, as far as nobody needs it any more."""
         needed = self.layers.needed()
-        gone = [layer for layer in dict.fromkeys(was) if layer not in needed]
-        await self._keeper.do(
-            *(("discard", f"{self.path}/{layer}", f"{self.path}/trash") for layer in gone),
-            *(("discard", f"{self.path}/w/{layer}", f"{self.path}/trash") for layer in gone if layer != "1"),
-        )
+        gone = [layer for layer in (was.upper, *was.lower) if layer not in needed]
+        folders = [f"{self.path}/{layer}" for layer in gone] + [f"{self.path}/w/{was.upper}"]
+        await self._keeper.do(*(("discard", folder, f"{self.path}/trash") for folder in folders))
 
     async def close(self, workspace: str) -> bool:
         """True when it was the last of its family: the tmpfs is then gone with all layers."""
@@ -86,7 +91,7 @@ class Store:
         await self._keeper.do(("unmount", f"{self.path}/m{workspace}"))
         self.layers.close(workspace)
         if not self.layers.empty:
-            await self.sweep((was.upper, *was.lower))
+            await self.sweep(was)
             return False
         await self._keeper.do(("unmount", self.path), ("remove", self.path))
         return True
@@ -96,10 +101,6 @@ class Store:
         return await self._keeper.open(f"{self.path}/m{workspace}")
 
     def _mount_steps(self, workspace: str, mounted: Mounted) -> list[Step]:
-        if len(mounted.lower) > MOST_LAYERS:
-            raise WorkspaceRefusal(
-                f"{len(mounted.lower)} snapshots deep: at most {MOST_LAYERS}; roll back, or copy into a new session"
-            )
         place = f"{self.path}/m{workspace}"
         return [
             ("folder", f"{self.path}/w/{mounted.upper}", 0o700, 0),
@@ -107,7 +108,7 @@ class Store:
             ("overlay", self.path, ":".join(mounted.lower), mounted.upper, place),
         ]
 
-    def _name(self) -> str:
+    def name(self) -> str:
         self._count += 1
         return str(self._count)
 
@@ -128,33 +129,56 @@ class Workspace:
     def owner(self) -> int:
         return self._store.owner
 
-    async def snapshot(self) -> SnapshotId:
-        before = self._store.layers.mounted(self._name)
-        snapshot, mounted = self._store.layers.freeze(self._name)
-        await self._store.change(self._name, mounted, settle=before.upper)
-        return snapshot
+    @property
+    def lost(self) -> bool:
+        """Its keeper is gone, and it with it."""
+        return not self._store.alive
 
-    async def roll_back(self, snapshot: SnapshotId) -> None:
+    def snapshot(self) -> tuple[SnapshotId, Finish]:
+        """What it holds now. The workspace may be used again once the second part has been awaited."""
+        before = self._store.layers.mounted(self._name)
+        self._room(len(before.lower) + 1)
+        snapshot, mounted = self._store.layers.freeze(self._name)
+        return snapshot, self._store.change(self._name, mounted, settle=before.upper)
+
+    def roll_back(self, snapshot: SnapshotId) -> Finish:
         """Raises `WorkspaceRefusal` for a snapshot that is not of this family, or was forgotten."""
         before = self._store.layers.mounted(self._name)
         try:
             mounted = self._store.layers.roll_back(self._name, snapshot)
         except KeyError:
             raise _unknown(snapshot, self._store.layers.snapshots) from None
-        await self._store.change(self._name, mounted)
-        await self._store.sweep((before.upper, *before.lower))
+        return self._rolled_back(before, mounted)
 
-    async def fork(self, snapshot: SnapshotId | None = None) -> Workspace:
-        """A second workspace that holds what this one holds now, or held at a snapshot."""
+    async def _rolled_back(self, before: Mounted, mounted: Mounted) -> None:
+        await self._store.change(self._name, mounted)
+        await self._store.sweep(before)
+
+    def fork(self, snapshot: SnapshotId | None = None) -> tuple[Workspace, Finish]:
+        """A second workspace that holds what this one holds now, or held at a snapshot. Raises as `roll_back`."""
+        if snapshot is None:
+            now, frozen = self.snapshot()
+        else:
+            now, frozen = snapshot, _nothing()
+        name = self._store.name()
         try:
-            if snapshot is not None:
-                return await self._store.fork(snapshot)
-            now = await self.snapshot()
-            fork = await self._store.fork(now)
-            self._store.layers.forget(now)
+            mounted = self._store.layers.fork(now, name)
         except KeyError:
-            raise _unknown(str(snapshot), self._store.layers.snapshots) from None
-        return fork
+            frozen.close()
+            raise _unknown(now, self._store.layers.snapshots) from None
+        if snapshot is None:
+            self._store.layers.forget(now)
+        return Workspace(self._store, name), self._forked(frozen, name, mounted)
+
+    async def _forked(self, frozen: Finish, name: str, mounted: Mounted) -> None:
+        await frozen
+        await self._store.mount(name, mounted)
+
+    def _room(self, depth: int) -> None:
+        if depth > MOST_LAYERS:
+            raise WorkspaceRefusal(
+                f"{depth} snapshots deep: at most {MOST_LAYERS}; roll back, or copy into a new session"
+            )
 
     async def forget(self, snapshot: SnapshotId) -> None:
         """The layers stay as long as something stands on them."""
@@ -177,5 +201,9 @@ class Workspace:
         return await self._store.close(self._name)
 
 
-def _unknown(snapshot: str, known: Sequence[str]) -> SandboxFault | WorkspaceRefusal:
+async def _nothing() -> None:
+    """Where there is nothing left to do."""
+
+
+def _unknown(snapshot: str, known: Sequence[str]) -> WorkspaceRefusal:
     return WorkspaceRefusal(f"there is no snapshot {snapshot!r}; there are: {', '.join(known) or 'none'}")
