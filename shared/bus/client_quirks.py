@@ -6,8 +6,12 @@ test that fails without it or when a later version has moved the name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from shared.bus.delivery import RawRecord
+from shared.bus.record_batch import BatchFrame, read_records
 
 
 def partition_count(producer: Any, topic: str) -> int:
@@ -118,3 +122,65 @@ def join_pending(consumer: Any) -> bool:
 
     coordinator = consumer._coordinator
     return coordinator.state is not MemberState.STABLE or bool(coordinator.need_rejoin())
+
+
+def read_raw_records(consumer: Any) -> None:
+    """Let `poll` return `RawRecord`s, each batch read in one pass (`record_batch` says what for).
+
+    Deserializers and `read_committed` are not served; neither is used here.
+    """
+    fetcher = consumer._fetcher
+    assert fetcher.config["key_deserializer"] is fetcher.config["value_deserializer"] is None
+    assert fetcher.config["isolation_level"] == "read_uncommitted"
+    fetcher.PartitionRecords = _raw_partition_records()
+
+
+@functools.cache
+def _raw_partition_records() -> type:
+    """Made on first use: nothing of Kafka is imported before that."""
+    from kafka.consumer.fetcher import Fetcher
+
+    class RawPartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+        """What the library makes of one partition's part of a fetch; this generator is all that differs."""
+
+        def _unpack_records(self, place: Any, records: Any, *_: Any) -> Iterator[RawRecord]:
+            batch = records.next_batch()
+            while batch is not None:
+                for record in _records_of(batch, place):
+                    # One by one: a poll may take a part only, and goes on at this offset then.
+                    self.next_fetch_offset = record.offset + 1
+                    yield record
+                if batch.magic == 2:
+                    self.leader_epoch = batch.leader_epoch
+                    # A batch keeps its last offset when compaction takes the record there.
+                    self.next_fetch_offset = batch.next_offset
+                batch = records.next_batch()
+            self.drain()
+
+    return RawPartitionRecords
+
+
+def _records_of(batch: Any, place: Any) -> list[RawRecord]:
+    from kafka.errors import CorruptRecordError
+
+    topic, partition = place
+    if batch.magic < 2:  # written by a client from before Kafka 0.11
+        records = list(batch)
+        if not all(record.validate_crc() for record in records):
+            raise CorruptRecordError(f"a record of {place} fails its checksum")
+        return [RawRecord(topic, partition, r.offset, r.timestamp, r.key, r.value, []) for r in records]
+    if not batch.validate_crc():
+        raise CorruptRecordError(f"a batch of {place} at {batch.base_offset} fails its checksum")
+    if batch.is_control_batch:
+        return []
+    batch._maybe_uncompress()
+    appended = batch.max_timestamp if batch.timestamp_type == batch.LOG_APPEND_TIME else None
+    frame = BatchFrame(
+        topic, partition, batch.base_offset, batch.first_timestamp, appended, batch.records_count
+    )
+    try:
+        return read_records(frame, bytes(memoryview(batch._buffer)[batch._pos :]))
+    except (ValueError, IndexError) as error:
+        raise CorruptRecordError(
+            f"a batch of {place} at {batch.base_offset} cannot be read: {error}"
+        ) from error

@@ -20,6 +20,9 @@ from shared.settings import BusSettings, Settings
 _log = structlog.get_logger(__name__)
 EVERYTHING = 1 << 30
 """Records of one poll: see `consumer_options`."""
+FETCH_BYTES = 128 * 1024
+"""What one fetch brings of a partition. No batch of ours is larger: a broker sends a batch that is only when no other
+partition of the fetch has anything (KIP-74), so such a partition would wait until all others are empty."""
 _REPEAT_MESSAGE_S = 5.0
 _RETRY_S = 0.25
 
@@ -61,7 +64,7 @@ def consumer_options(bus: BusSettings, client_id: str) -> dict[str, Any]:
         "max_poll_records": EVERYTHING,
         "fetch_max_wait_ms": 100,
         "fetch_max_bytes": 16 * 1024 * 1024,
-        "max_partition_fetch_bytes": 128 * 1024,
+        "max_partition_fetch_bytes": FETCH_BYTES,
         "bootstrap_timeout_ms": round(bus.connect_timeout_s * 1000),
     }
 

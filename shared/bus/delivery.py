@@ -7,7 +7,7 @@ both still hold the raw record, so that either can be forwarded byte for byte.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from shared.bus.records import DELIVERY, Position, RawRecordHeaders, delivery_count
 from shared.contracts.base import Message
@@ -19,7 +19,7 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
 class RawRecord(NamedTuple):
-    """A record before anyone has looked into it."""
+    """A record before anyone has looked into it. Consumers return it (`client_quirks.read_raw_records`)."""
 
     topic: str
     partition: int
@@ -29,19 +29,6 @@ class RawRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: RawRecordHeaders
-
-    @classmethod
-    def of(cls, record: Any) -> RawRecord:
-        """From kafka-python's `ConsumerRecord`."""
-        return cls(
-            record.topic,
-            record.partition,
-            record.offset,
-            record.timestamp,
-            record.key,
-            record.value,
-            record.headers,
-        )
 
     @property
     def position(self) -> Position:

@@ -32,20 +32,21 @@ class Handover:
         self._meter = meter
         self._offer = offer
 
-    def take(self, batches: Mapping[Any, list[Any]], owned_places: Mapping[Any, Owned]) -> None:
+    def take(self, batches: Mapping[Any, list[RawRecord]], owned_places: Mapping[Any, Owned]) -> None:
         """Records of one poll, by partition."""
         work: list[Work] = []
         for place, records in batches.items():
             owned = owned_places.get(place)
             if owned is None or not owned.placed:
                 continue
-            tracker = owned.tracker
-            fresh = [RawRecord.of(record) for record in records if tracker.take(record.offset)]
+            take = owned.tracker.take
+            fresh = [record for record in records if take(record.offset)]
             if owned.delay_s:
                 owned.held.extend(fresh)
                 work.extend(self._due(owned))
             else:
-                work.extend([Work(record, owned, record.topic, record.size) for record in fresh])
+                topic = place.topic
+                work.extend([Work(record, owned, topic, record.size) for record in fresh])
         self._send(work)
 
     def release_due(self, partitions: Iterable[Owned]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from shared.bus import client_quirks
 from shared.bus.connect import bus_error, consumer_options
 from shared.bus.delivery import RawRecord
 from shared.errors import BusError
@@ -72,6 +73,7 @@ class LogCursor:
         try:
             if self._consumer is None:
                 self._consumer = KafkaConsumer(group_id=None, **consumer_options(self._bus, self._client_id))
+                client_quirks.read_raw_records(self._consumer)
             partitions: list[Any] = []
             for topic in self._topics:
                 found = self._consumer.partitions_for_topic(topic)
@@ -107,7 +109,7 @@ class LogCursor:
             return []
         except (KafkaError, OSError) as error:
             raise bus_error(f"the logs at {self._bus.bootstrap_servers} cannot be read", error) from error
-        records = [RawRecord.of(record) for batch in batches.values() for record in batch]
+        records = [record for batch in batches.values() for record in batch]
         self._refresh_ends(idle=not records)
         return records
 

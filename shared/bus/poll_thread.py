@@ -19,6 +19,7 @@ import structlog
 from shared.bus import client_quirks
 from shared.bus.commits import Committer
 from shared.bus.connect import bus_error, consumer_options
+from shared.bus.delivery import RawRecord
 from shared.bus.handover import Handover
 from shared.bus.log_cursor import OffsetLostError
 from shared.bus.meter import BufferMeter
@@ -156,6 +157,7 @@ class PollThread(threading.Thread):
             self._consumer = KafkaConsumer(**_group_options(self.plan))
         except (KafkaError, OSError) as error:
             raise bus_error(f"no consumer for {bus.bootstrap_servers}", error) from error
+        client_quirks.read_raw_records(self._consumer)
         self._commits = Committer(self._consumer)
         self._placement = Placement(self._consumer, self._commits)
         missing = client_quirks.load_metadata(self._consumer, self.plan.topics)
@@ -181,7 +183,7 @@ class PollThread(threading.Thread):
             self._lag_at = now
             self._measure_lag()
 
-    def _poll(self) -> dict[Any, list[Any]]:
+    def _poll(self) -> dict[Any, list[RawRecord]]:
         from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 
         joining = client_quirks.join_pending(self._consumer)

@@ -87,20 +87,18 @@ class Processor:
             if self._accept is not None and not self._accept(Headers.from_kafka(work.record.headers)):
                 self.counts.skipped += 1
                 return True
-            delivery = await self._delivery(work.record)
+            envelope = open_envelope(work.record)
+            body = await self._redeem(envelope.claim) if envelope.claim else None
+            delivery = decode_record(work.record, envelope, body)
             await self._handler(delivery)
         except Exception as error:  # noqa: BLE001  (whatever a handler raises is a failed attempt, never the worker's end)
             return await self._failed(work, delivery, error)
         return True
 
-    async def _delivery(self, record: RawRecord) -> Delivery[Any]:
-        envelope = open_envelope(record)
-        if not envelope.claim:
-            return decode_record(record, envelope)
+    async def _redeem(self, ticket: str) -> bytes:
         if self._store is None:
             self._store = ObjectStore(self._settings.storage_uri)
-        body = await asyncio.to_thread(claims.redeem, self._store, envelope.claim)
-        return decode_record(record, envelope, body)
+        return await asyncio.to_thread(claims.redeem, self._store, ticket)
 
     async def _failed(self, work: Work, delivery: Delivery[Any] | None, error: Exception) -> bool:
         self.counts.failures += 1

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from shared.bus import claims, client_quirks
-from shared.bus.connect import bus_error, client_options
+from shared.bus.connect import FETCH_BYTES, bus_error, client_options
 from shared.bus.header_fill import NO_HEADERS, HeaderFill
 from shared.bus.partitioning import KeyPartitioner
 from shared.bus.records import Position
@@ -245,7 +245,7 @@ def producer_options(max_record_bytes: int) -> dict[str, Any]:
     return {
         "acks": "all",
         "enable_idempotence": True,
-        "batch_size": 256 * 1024,
+        "batch_size": FETCH_BYTES,
         "linger_ms": 0,
         "max_request_size": max(4 * 1024 * 1024, 2 * max_record_bytes),
         "max_block_ms": _TOPIC_WAIT_MS,

@@ -50,7 +50,7 @@ class TopicLines:
                 # Those before us are scheduled to run already: one turn of the loop later we are behind them.
                 await asyncio.sleep(0)
                 return _told(line.answered)
-            answer = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             line.answers.append(answer)
             return await answer
         finally:

@@ -135,6 +135,19 @@ async def until(condition: Callable[[], Any], what: str, limit_s: float = 15.0) 
         await asyncio.sleep(0.02)
 
 
+def raw_record(record: Any) -> RawRecord:
+    """From kafka-python's `ConsumerRecord`, field by field."""
+    return RawRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        record.value,
+        record.headers,
+    )
+
+
 def read_raw(settings: Settings, *topics: str) -> list[RawRecord]:
     """Everything in these topics now, with a plain client."""
     from kafka import KafkaConsumer, TopicPartition
@@ -155,7 +168,7 @@ def read_raw(settings: Settings, *topics: str) -> list[RawRecord]:
         while any(consumer.position(place) < end[place] for place in places):
             assert time.monotonic() < limit, "the logs were not read to their ends within 10 s"
             for batch in consumer.poll(timeout_ms=200).values():
-                out.extend(RawRecord.of(record) for record in batch)
+                out.extend(raw_record(record) for record in batch)
         return out
     finally:
         consumer.close()

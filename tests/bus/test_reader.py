@@ -243,3 +243,24 @@ def test_a_topic_that_is_not_there_is_named(make_settings: Make) -> None:
         await reader.close()
 
     run(test())
+
+
+def test_a_backlog_is_read_from_all_partitions_at_once(make_settings: Make) -> None:
+    """A batch larger than a fetch is sent only when no other partition has anything: none of ours may be."""
+    settings = make_settings(bus={"partitions": 4})
+    topic = names(settings).rewards
+
+    async def test() -> None:
+        async with producing(settings) as producer:
+            # The first send connects; the rest queue up behind it, so that batches get as large as they may.
+            await producer.send(topic, reward(settings, 0))
+            await asyncio.gather(
+                *(producer.send(topic, reward(settings, index, 4000)) for index in range(2000))
+            )
+        reader = LogReader(settings, "learner", [topic])
+        read = [record for _ in range(2) for record in await reader.poll(5.0, max_records=1_000_000)]
+        await reader.close()
+        assert {delivery.partition for delivery in read} == {0, 1, 2, 3}
+        assert len(read) < 2001, "everything came at once: it says nothing about batches"
+
+    run(test())
