@@ -28,7 +28,13 @@ _EMBEDDING = re.compile(r"^(?:model\.|transformer\.)?(?:embed_tokens|wte)\.weigh
 
 
 def check_model_folder(path: str) -> None:
-    """Raises `DependencyError` in one line naming the file and the mend."""
+    """Configuration, tokenizer and weights. Raises `DependencyError` in one line naming the file and the mend."""
+    config = check_weights(path)
+    check_tokenizer(Path(path), config.get("vocab_size"))
+
+
+def check_weights(path: str) -> dict[str, Any]:
+    """Configuration and weights, without the tokenizer; returns the configuration. Raises `DependencyError`."""
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise DependencyError(
@@ -36,13 +42,11 @@ def check_model_folder(path: str) -> None:
             "`temper models prepare smollm2 FOLDER` or `temper models prepare tiny FOLDER`"
         )
     config = _document(folder / "config.json")
-    for name in ("generation_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            _document(folder / name)
-    check_tokenizer(folder, config.get("vocab_size"))
+    if (folder / "generation_config.json").is_file():
+        _document(folder / "generation_config.json")
     files = _weight_files(folder)
-    shapes = {name: shape for file in files for name, shape in tensor_shapes(file).items()}
-    _check_fit(folder, config, shapes)
+    _check_fit(folder, config, {name: shape for file in files for name, shape in tensor_shapes(file).items()})
+    return config
 
 
 def check_tokenizer(folder: Path, vocabulary: object = None) -> None:

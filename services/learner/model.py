@@ -17,7 +17,7 @@ from torch import Tensor
 from services.learner.batching import MicroBatch
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
 from shared.errors import ConfigError, DependencyError
-from shared.model_folder import check_loaded, check_model_folder
+from shared.model_folder import check_loaded, check_weights
 from shared.plain_errors import one_line
 from shared.settings import LearnerSettings, ModelSettings
 
@@ -127,7 +127,7 @@ def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
         torch.set_num_threads(learner.threads)
     device = choose_device(learner.device)
     folder = Path(model.path)
-    check_model_folder(model.path)
+    check_weights(model.path)
     transformers_logging.disable_progress_bar()
     try:
         loaded, info = AutoModelForCausalLM.from_pretrained(

@@ -342,7 +342,7 @@ def test_a_missing_model_is_said_before_it_ends(make_settings: Make, tmp_path: P
         await bench.close()
         return beat
 
-    assert "no tokenizer there" in asyncio.run(body()).waits_for
+    assert "holds no config.json" in asyncio.run(body()).waits_for
 
 
 @pytest.mark.slow

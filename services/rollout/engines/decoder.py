@@ -19,7 +19,7 @@ from services.rollout.engines.base import Ids, Logprobs
 from services.rollout.engines.key_values import KeyValueBlock, ProbeCache, PromptCache, StepCache
 from services.rollout.engines.weights import load_weights
 from shared.errors import AttestationError, ConfigError, DependencyError
-from shared.model_folder import check_loaded, check_model_folder
+from shared.model_folder import check_loaded, check_weights
 from shared.plain_errors import one_line
 
 _PROMPT_TOKENS = 1024  # in one forward pass: more gains no speed, and holds up rows that decode
@@ -35,7 +35,7 @@ def load_model(path: str, dtype: str, device: str) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    check_model_folder(path)
+    check_weights(path)
     place = choose_device(device)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
