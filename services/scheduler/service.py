@@ -50,12 +50,16 @@ class SchedulerState:
     """Everything the scheduler knows; made anew from the topics at every start."""
 
     settings: Settings
+    declared: dict[str, str] = field(default_factory=dict)
+    """Name of a domain in messages → its name in the settings, where they differ."""
     plan: TrainingPlan = field(init=False)
     agenda: Agenda = field(init=False)
     running: RunningEvaluation | None = None
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     policy_version: int = -1
     ended: bool = False
+    holds: dict[str, str] = field(default_factory=dict)
+    """Domain (as the settings name it) → why it is held back."""
     first_trace: dict[str, str] = field(default_factory=dict)
     """Group → traceparent of its first attempt: later attempts link to it (invariant 10)."""
     evaluation_past: dict[str, list[Task | Reward]] = field(default_factory=dict)
@@ -97,6 +101,8 @@ class SchedulerState:
                 }
             case Control():
                 self.ended = self.ended or message.kind == "end"
+                if message.domain:
+                    self._observe_hold(message)
             case Task():
                 self._observe_task(message, headers)
             case _:
@@ -110,12 +116,24 @@ class SchedulerState:
         elif self.running is None or not self.running.observe_reward(reward):
             self.evaluation_past.setdefault(group, []).append(reward)
 
+    def _observe_hold(self, control: Control) -> None:
+        """The newest word on a domain counts. What the run says is never held back is not."""
+        name = self.declared.get(control.domain, control.domain)
+        if control.kind == "lift" or name in self.settings.auditor.never_hold:
+            self.holds.pop(name, None)
+        else:
+            self.holds[name] = control.reason
+        self.plan.held = set(self.holds)
+
     def _observe_task(self, task: Task, headers: Headers) -> None:
         self.first_trace.setdefault(task.group_id, headers.traceparent)
         if task.purpose == "eval":
             self.evaluation_past.setdefault(task.group_id, []).append(task)
         else:
-            self.plan.observe_scheduled(task.group_id, task.attempt, task.created_ms / 1000)
+            name = self.declared.get(task.domain.name, task.domain.name)
+            self.plan.observe_scheduled(
+                task.group_id, task.attempt, task.created_ms / 1000, name, task.domain.seed
+            )
 
     def _forget_traces(self, groups: tuple[GroupFate, ...]) -> None:
         for group in groups:
@@ -127,7 +145,8 @@ class SchedulerState:
         if self.running is not None or appointment is None or self.policy_version < appointment.min_version:
             return
         stage = self.settings.stages[appointment.stage_index]
-        names = [d.name for d in self.settings.domains if not stage.domains or d.name in stage.domains]
+        wanted = [d.name for d in self.settings.domains if not stage.domains or d.name in stage.domains]
+        names = [name for name in wanted if name not in self.holds]
         self.running = RunningEvaluation(
             name=appointment.name,
             stage_index=appointment.stage_index,
@@ -156,6 +175,9 @@ class SchedulerState:
             return "the first policy of the learner"
         if self.running is not None:
             return f"{self.running.waiting} verdicts of evaluation {self.running.name}"
+        if self.plan.starved:
+            held = "; ".join(f"{name} ({reason})" for name, reason in self.holds.items())
+            return f"a domain to be lifted (`temper domains lift`): {held}"
         if self.plan.in_flight:
             return f"{self.plan.in_flight} groups in flight at step {self.plan.step}"
         return ""
@@ -174,7 +196,7 @@ class SchedulerService:
         self._tracing = Tracing.start(settings, "scheduler", worker_id)
         domains = {declared.name: load_domain(declared.name) for declared in settings.domains}
         self._tasks = TaskBuilder(settings, domains)
-        self._state = SchedulerState(settings)
+        self._state = SchedulerState(settings, {domain.name: name for name, domain in domains.items()})
         self._progress_s = time.monotonic()
         self._sent = 0
 
@@ -226,6 +248,7 @@ class SchedulerService:
         state = self._state
         if state.policy_version < 0:
             return
+        await self._give_up(state.plan.give_up_held(), "their domain is held back")
         state.begin_evaluation(now_s)
         if state.running is not None:
             await self._evaluate(state.running, now_s)
@@ -252,14 +275,13 @@ class SchedulerService:
         again, given_up = self._state.plan.overdue(now_s)
         for plan in [*self._state.plan.admit(now_s), *again]:
             await self._send(self._tasks.training(plan, self._state.newest_version, int(now_s * 1000)))
-        if given_up:
-            self._log.warning("groups.abandoned", groups=given_up)
-            await self._producer.send(
-                self._names.control,
-                Control(
-                    run_id=self._run_id, kind="abandon", groups=tuple(given_up), reason="past every attempt"
-                ),
-            )
+        await self._give_up(given_up, "past every attempt")
+
+    async def _give_up(self, groups: list[str], reason: str) -> None:
+        if groups:
+            self._log.warning("groups.abandoned", groups=groups, reason=reason)
+            control = Control(run_id=self._run_id, kind="abandon", groups=tuple(groups), reason=reason)
+            await self._producer.send(self._names.control, control)
 
     async def _send(self, task: Task) -> None:
         first = self._state.first_trace.get(task.group_id, "")
@@ -287,10 +309,18 @@ class SchedulerService:
         self._log.info("run.ended", step=self._state.plan.step)
 
     def _observe(self, delivery: Delivery[Message]) -> None:
+        before = dict(self._state.holds)
         if delivery.headers.run_id == self._run_id and self._state.observe(
             delivery.message, delivery.headers
         ):
             self._progress_s = time.monotonic()
+        for name in self._state.holds.keys() ^ before.keys():
+            held = name in self._state.holds
+            self._log.warning(
+                "domain.held" if held else "domain.lifted",
+                domain=name,
+                reason=self._state.holds.get(name, ""),
+            )
 
     def _check_progress(self) -> None:
         waited = time.monotonic() - self._progress_s
@@ -318,7 +348,11 @@ class SchedulerService:
             policy_version=self._state.policy_version,
             in_flight=self._state.plan.in_flight,
             processed=self._sent,
-            gauges={"step": self._state.plan.step, "stage": self._state.plan.stage_index},
+            gauges={
+                "step": self._state.plan.step,
+                "stage": self._state.plan.stage_index,
+                "held": len(self._state.holds),
+            },
         )
 
 

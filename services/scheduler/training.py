@@ -2,12 +2,12 @@
 
 Invariant (4 of the design): groups in flight never pass (max_lag + 1) × groups_per_step, nor what the stage
 still needs; while a stage is unfinished at least one batch may be in flight, so `max_lag = 0` never starves.
-A group is in flight from its task to the step or notice that resolves it.
+A group is in flight from its task to the step or notice that resolves it. No new group is of a domain in `held`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -72,6 +72,8 @@ class TrainingPlan:
         self._verified: dict[str, set[int]] = {}
         self._abandoned: set[str] = set()
         self._resolved: set[int] = set()
+        self.held: set[str] = set()
+        """Domains of which nothing new is scheduled, by the name under which the run declares them."""
 
     @property
     def finished(self) -> bool:
@@ -90,11 +92,16 @@ class TrainingPlan:
         steps_left = stage.steps - self.stage_step
         return min(self._max_lag + 1, steps_left) * stage.groups_per_step
 
+    @property
+    def starved(self) -> bool:
+        """Whether groups are wanted and every domain of the stage is held back."""
+        return len(self._in_flight) < self.allowed and not self._mix.can_pick(self.held)
+
     def admit(self, now_s: float) -> list[GroupPlan]:
         """The groups to schedule now, each counted as in flight from here on."""
         fresh = []
-        while len(self._in_flight) < self.allowed:
-            plan = replace(self._plan(len(self._planned)), scheduled_s=now_s)
+        while len(self._in_flight) < self.allowed and self._mix.can_pick(self.held):
+            plan = replace(self._plan(len(self._planned), self.held), scheduled_s=now_s)
             self._in_flight[plan.group_id] = plan
             fresh.append(plan)
         return fresh
@@ -109,6 +116,8 @@ class TrainingPlan:
         for plan in list(self._in_flight.values()):
             if now_s - plan.scheduled_s < self._deadline_s or self._is_verified(plan):
                 continue
+            if plan.domain in self.held:
+                continue  # `give_up_held` is their end
             if plan.attempt < self._max_attempts:
                 renewed = replace(plan, attempt=plan.attempt + 1, scheduled_s=now_s)
                 self._in_flight[plan.group_id] = renewed
@@ -118,13 +127,27 @@ class TrainingPlan:
                 given_up.append(plan.group_id)
         return again, given_up
 
-    def observe_scheduled(self, group: str, attempt: int, scheduled_s: float) -> None:
-        """A task of an earlier life of this scheduler, read back from its topic."""
+    def give_up_held(self) -> list[str]:
+        """Group ids to abandon, each once: in flight, and of a domain that is held back."""
+        given_up = [
+            plan.group_id
+            for plan in self._in_flight.values()
+            if plan.domain in self.held and plan.group_id not in self._abandoned
+        ]
+        self._abandoned.update(given_up)
+        return given_up
+
+    def observe_scheduled(
+        self, group: str, attempt: int, scheduled_s: float, domain: str = "", seed: int = -1
+    ) -> None:
+        """A task of an earlier life of this scheduler, read back from its topic. `domain` and `seed` are what it was
+        really made from: holds of that time may have made it another than the weights alone would."""
         where = parse_group_id(group)
         if where is None or where[0] != self.stage_index or self.finished:
             return
         while len(self._planned) <= where[1]:
             self._plan(len(self._planned))
+        self._correct(where[1], domain, seed)
         if where[1] in self._resolved:
             return
         known = self._in_flight.get(group)
@@ -175,8 +198,15 @@ class TrainingPlan:
         names = self._stages[stage_index].domains
         return DomainMix({d.name: d.weight for d in self._domains if not names or d.name in names})
 
-    def _plan(self, index: int) -> GroupPlan:
-        domain, counter = self._mix.pick()
+    def _correct(self, index: int, domain: str, seed: int) -> None:
+        plan = self._planned[index]
+        if domain not in self._mix or (domain, seed) == (plan.domain, plan.seed):
+            return
+        self._mix.correct(plan.domain, domain)
+        self._planned[index] = replace(plan, domain=domain, seed=seed)
+
+    def _plan(self, index: int, held: Collection[str] = ()) -> GroupPlan:
+        domain, counter = self._mix.pick(held)
         plan = GroupPlan(
             group_id=group_id(self.stage_index, self._stages[self.stage_index].kind, index),
             stage_index=self.stage_index,
