@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import TemperError
-from temper.up.restart import GiveUp, RestartPolicy
+from temper.up.restart import Exit, GiveUp, RestartPolicy
 
 DEFAULTS = {
     # Two processes that spin at their barriers take each other's cores: on two cores a run of the tiny model took
@@ -24,6 +24,11 @@ DEFAULTS = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 """Set for every process unless the environment says otherwise."""
+
+
+_OURS = "temper: "
+"""How the command begins the one line that says why it ends."""
+_TAIL_BYTES = 8192
 
 
 class ProcessFailed(TemperError):
@@ -45,6 +50,10 @@ class Watched:
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     exit_code: int | None = None
+    worked: bool = False
+    """Since its last start it has said that it serves, or has finished something."""
+    log_start: int = 0
+    """Where in its log the last start begins."""
 
     @property
     def pid_file(self) -> Path:
@@ -59,7 +68,15 @@ class Watched:
 class ProcessTree:
     """Starts `temper` sub-commands and keeps them alive until told otherwise."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], on_event: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        on_event: Callable[[str], None],
+        moves: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`moves` counts what the run as a whole has achieved: see `restart.Exit`."""
+        self._moves = moves
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         # A run's folder may hold its own `shared/` or `services/`: never import from the current folder.
@@ -80,6 +97,12 @@ class ProcessTree:
         self._tasks.append(asyncio.create_task(self._keep_alive(item), name=name))
         return item
 
+    def heard(self, name: str, pid: int | None = None) -> None:
+        """The process `name` works; with `pid`, only if it is still that one (a heartbeat may be of its predecessor)."""
+        for item in self._watched:
+            if item.name == name and item.pid and pid in (None, item.pid):
+                item.worked = True
+
     async def failure(self) -> None:
         """Returns when every watched process has ended well; raises `ProcessFailed` when one is given up."""
         pending = set(self._tasks)
@@ -94,12 +117,12 @@ class ProcessTree:
             code = await self._run_once(item)
             if code == 0 or self._stopping:
                 return
-            decision = item.policy.on_exit(code, time.monotonic() - started)
+            words = last_words(item.log, item.log_start)
+            lived_s = time.monotonic() - started
+            decision = item.policy.on_exit(Exit(code, lived_s, item.worked, words, self._moves()))
             if isinstance(decision, GiveUp):
-                raise ProcessFailed(
-                    f"{item.name}: {last_line(item.log)} ({decision.reason}; log: {item.log})", code
-                )
-            cause = f": {last_line(item.log)}" if code > 0 else ""
+                raise ProcessFailed(f"{item.name}: {words} ({decision.reason}; log: {item.log})", code)
+            cause = f": {words}" if code > 0 else ""
             self._on_event(
                 f"{item.name} {describe_exit(code)}; starting it again in {decision.seconds:.1f} s{cause}"
             )
@@ -107,7 +130,9 @@ class ProcessTree:
 
     async def _run_once(self, item: Watched) -> int:
         item.starts += 1
+        item.worked = False
         with item.log.open("ab") as log:
+            item.log_start = log.tell()
             item.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "temper.up.child", str(os.getpid()), *item.arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
@@ -157,13 +182,14 @@ def describe_exit(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def last_line(log: Path) -> str:
-    """The last line that a process wrote: its own one-line error where it ended on purpose."""
+def last_words(log: Path, since: int = 0) -> str:
+    """Its own one-line error where the process ended on purpose, else its last line, since byte `since` of its log."""
     try:
         with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4096))
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(since, end - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "backslashreplace").strip().splitlines()
     except OSError:
         return "no log"
-    return lines[-1] if lines else "no output"
+    ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
+    return ours[-1] if ours else lines[-1] if lines else "no output"

@@ -45,6 +45,11 @@ class Progress:
         return sum(stage.steps for stage in self.settings.stages)
 
     @property
+    def moves(self) -> int:
+        """Grows with every step and evaluation."""
+        return len(self.steps) + len(self.evaluations)
+
+    @property
     def latest(self) -> Step | None:
         return self.steps[max(self.steps)] if self.steps else None
 
@@ -84,6 +89,14 @@ class Progress:
             f"kl {step.kl:.4f}  entropy {step.entropy:.3f}  {seconds:.1f} s"
             + (f"  reward {rewards}" if rewards else "")
         )
+
+
+def at_work(beat: Heartbeat) -> bool:
+    """Its start has succeeded: it is ready for work, or has finished some.
+
+    `waiting` is no sign: a rollout waits for its first policy before it knows that it can serve one.
+    """
+    return beat.state == "idle" or (beat.processed > 0 and beat.state not in ("failed", "starting"))
 
 
 def evaluation_line(evaluation: Evaluation) -> str:

@@ -21,13 +21,13 @@ from shared.bus.admin import apply
 from shared.bus.connect import await_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
-from shared.contracts import Service
+from shared.contracts import Heartbeat, Message, Service
 from shared.domains.registry import load_domain
 from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
 from temper.up.processes import ProcessTree
-from temper.up.progress import Progress
+from temper.up.progress import Progress, at_work
 from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
 from temper.up.view import View
 
@@ -88,7 +88,10 @@ class LocalRun:
         self._view = View(self._progress, self._started_s)
         self._bootstrap = settings.bus.bootstrap_servers or f"127.0.0.1:{free_port()}"
         self._processes = ProcessTree(
-            settings.run_folder, {"TEMPER_BUS__BOOTSTRAP_SERVERS": self._bootstrap}, self._view.line
+            settings.run_folder,
+            {"TEMPER_BUS__BOOTSTRAP_SERVERS": self._bootstrap},
+            self._view.line,
+            lambda: self._progress.moves,
         )
         self._connected = settings.model_copy(
             update={"bus": settings.bus.model_copy(update={"bootstrap_servers": self._bootstrap})}
@@ -179,16 +182,24 @@ class LocalRun:
         reader = LogReader(self._connected, "scheduler", topics, "earliest", None)
         try:
             while not self._stop.is_set() and self._progress.ended is None:
-                for delivery in await reader.poll(0.3, 500):
+                deliveries = await reader.poll(0.3, 500)
+                if deliveries:
+                    self._processes.heard(BROKER)
+                for delivery in deliveries:
                     if delivery.headers.run_id == self._settings.run.name:
-                        news = self._progress.observe(delivery.message)
-                        if news:
-                            self._view.line(news)
+                        self._observe(delivery.message)
                 self._view.refresh(self._processes.watched)
         finally:
             await reader.close()
         if self._progress.ended is None:
             self._view.line("stopping: services drain, the same command resumes")
+
+    def _observe(self, message: Message) -> None:
+        news = self._progress.observe(message)
+        if news:
+            self._view.line(news)
+        if isinstance(message, Heartbeat) and at_work(message):
+            self._processes.heard(message.worker_id, message.pid)
 
     async def _summarize(self) -> None:
         from temper.report.collect import summarize_run
