@@ -11,7 +11,7 @@ import sys
 import typer
 
 from shared.errors import TemperError
-from temper.cli import audit, broker, dead, domains, models, report, services, topics, trace, up
+from temper.cli import audit, broker, dead, domains, holds, models, report, services, topics, trace, up
 
 INTERRUPTED = 130
 
@@ -32,6 +32,7 @@ app.command("report")(report.report)
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")
+holds.register(domains.app)
 app.add_typer(models.app, name="models")
 
 

@@ -23,6 +23,8 @@ class Progress:
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     heartbeats: dict[str, Heartbeat] = field(default_factory=dict)
     events: deque[str] = field(default_factory=lambda: deque(maxlen=8))
+    held: dict[str, str] = field(default_factory=dict)
+    """Domains that are held back, and why."""
     ended: str | None = None
 
     def observe(self, message: Message) -> str | None:
@@ -38,7 +40,16 @@ class Progress:
                 self.heartbeats[message.worker_id] = message
             case Control() if message.kind == "end" and self.ended is None:
                 self.ended = message.reason or "ended"
+            case Control() if message.domain:
+                return self._hold_or_lift(message)
         return None
+
+    def _hold_or_lift(self, control: Control) -> str | None:
+        if control.kind == "lift":
+            return f"domain {control.domain} is lifted" if self.held.pop(control.domain, None) else None
+        news = self.held.get(control.domain) != control.reason
+        self.held[control.domain] = control.reason
+        return f"domain {control.domain} is held back: {control.reason}" if news else None
 
     @property
     def total_steps(self) -> int:

@@ -74,6 +74,10 @@ class View:
         )
         rows: list[Table | Text] = [head, Text(flow)]
         rows += [Text(evaluation_line(e), style="green") for e in list(progress.evaluations.values())[-2:]]
+        rows += [
+            Text(f"held back: {name} ({why}); `temper domains lift`", style="yellow")
+            for name, why in progress.held.items()
+        ]
         rows += [Text(text, style="dim") for text in progress.waiting()]
         restarts = [f"{w.name} ×{w.starts - 1}" for w in watched if w.starts > 1]
         if restarts:
