@@ -35,6 +35,8 @@ class ControlWatcher:
         """Of the end, in words."""
         self.abandoned: set[str] = set()
         """Group ids that nobody needs any more."""
+        self.domains: dict[str, Control] = {}
+        """The newest word, hold or lift, on every domain that was ever held back."""
         self.caught_up = asyncio.Event()
         """Set once everything that was on the topic at the start has been read."""
 
@@ -64,6 +66,8 @@ class ControlWatcher:
         if message.kind == "end":
             self.reason = message.reason
             self.ended.set()
+        elif message.domain:
+            self.domains[message.domain] = message
         else:
             self.abandoned.update(message.groups)
 

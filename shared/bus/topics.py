@@ -124,7 +124,7 @@ def _shared_rows(bus: BusSettings) -> list[_Row]:
         _Row(topics.policies, "run_id/policy", ("learner",), ("rollout", "scheduler", "tools"), "compact"),
         _Row(topics.steps, "run_id/step", ("learner",), ("scheduler", "tools"), "year"),
         _Row(topics.workers, "run_id/worker_id", SERVICES, ("scheduler", "tools"), "compact"),
-        _Row(topics.control, "run_id/kind", ("scheduler", "tools"), everyone, "compact"),
+        _Row(topics.control, "run_id/kind", ("scheduler", "verifier", "tools"), everyone, "compact"),
     ]
 
 
