@@ -5,6 +5,7 @@ Invariant: a path is inside the work folder: relative, with no `..` part and no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -32,10 +33,26 @@ class Command:
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
             raise ConfigError("a command is empty: give a program and its arguments")
-        if any("\0" in part for part in self.argv):
-            raise ConfigError("an argument holds a NUL byte: no program can be started with one")
+        for name in self.environment:
+            if not name or "=" in name:
+                raise ConfigError(f"environment variable {name!r}: a name is not empty and holds no '='")
+        for text in (*self.argv, *self.environment, *self.environment.values(), self.cwd):
+            _startable(text)
+        if not PurePosixPath(self.cwd).is_absolute():
+            raise ConfigError(f"folder {self.cwd!r} to start in: give an absolute path, such as {WORK}")
         for path in (*self.files, *self.collect):
             inside(path)
+
+
+def _startable(text: str) -> None:
+    if "\0" in text:
+        raise ConfigError("an argument or variable holds a NUL byte: no program can be started with one")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"an argument or variable holds a character that is no text: {error.reason}"
+        ) from error
 
 
 def inside(path: str) -> str:

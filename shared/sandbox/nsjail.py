@@ -26,6 +26,13 @@ class Jail:
     """Outside; used by no other jail at the same time and by nothing else ever."""
     limits: Limits
     work: str = ""
+    tmp: str = ""
+    """As `work`, for /tmp."""
+    shm: str = ""
+    """As `work`, for /dev/shm."""
+    proc: str = ""
+    """A proc file system outside that is bound to /proc: the jail then stays in the pid namespace it is started in,
+    where a process 1 of ours is (`keeper/init.py`); empty: a namespace of its own, the program is its process 1."""
     inside_uid: int = INSIDE_UID
     more_users: int = 0
     """As many outside users after `uid` are the inside ones from INSIDE_UID up: for the fork server's children."""
@@ -38,6 +45,8 @@ class Jail:
     cwd: str = WORK
     address_space_mb: int = 0
     """RLIMIT_AS of each process; 0 is none (a cgroup counts memory)."""
+    user_processes: int = 0
+    """RLIMIT_NPROC, of the whole uid; 0 is a little above the limit, so that a cgroup is met first and counts it."""
     log_descriptor: int = 2
 
 
@@ -53,17 +62,20 @@ def command_line(binary: str, jail: Jail, argv: Sequence[str]) -> list[str]:
         "--rlimit_cpu", str(int(limits.cpu_s) + 2),
         "--rlimit_fsize", str(limits.file_mb),
         "--rlimit_nofile", str(limits.open_files),
-        "--rlimit_nproc", str(limits.processes + 2),
+        "--rlimit_nproc", str(jail.user_processes or limits.processes + 2),
         "--rlimit_core", "0", "--rlimit_stack", "64",
         "--iface_no_lo",
     ]  # fmt: skip
     if jail.more_users:
         children = f"{INSIDE_UID}:{jail.uid + 1}:{jail.more_users}"
         line += ["--user", children, "--group", children]
-    for place in ("/tmp", "/dev/shm", *(() if jail.work else (WORK,))):
-        line += ["-m", f"none:{place}:tmpfs:{tmpfs_options(limits)}"]
-    if jail.work:
-        line += ["--bindmount", f"{jail.work}:{WORK}"]
+    for place, folder in (("/tmp", jail.tmp), ("/dev/shm", jail.shm), (WORK, jail.work)):
+        if folder:
+            line += ["--bindmount", f"{folder}:{place}"]
+        else:
+            line += ["-m", f"none:{place}:tmpfs:{tmpfs_options(limits)}"]
+    if jail.proc:
+        line += ["--disable_clone_newpid", "--disable_proc", "--bindmount_ro", f"{jail.proc}:/proc"]
     for number in jail.descriptors:
         line += ["--pass_fd", str(number)]
     for name, value in jail.environment.items():

@@ -1,61 +1,114 @@
 """Jails of this process.
 
 Invariant: when `run` returns, however it returns, nothing of the run is left: no process, mount, cgroup, file or uid.
+When this process is killed the kernel takes everything along but empty cgroup folders, which the next start removes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from shared.sandbox.binary import find_nsjail
+from shared.sandbox.cgroups.base import Cgroups
+from shared.sandbox.cgroups.choose import choose
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import Limits
-from shared.sandbox.nsjail import Jail, command_line
-from shared.sandbox.outcome import Outcome, Result, Usage
+from shared.sandbox.one_run import Means, OneRun, Site
+from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.roots import Roots
+from shared.sandbox.seccomp import Policy
 from shared.sandbox.sessions.opening import open_session
 from shared.sandbox.sessions.session import Session
 from shared.sandbox.settings import SandboxSettings
-from shared.sandbox.streams import Drain, Feed
 from shared.sandbox.uids import Uids
 
-ENVIRONMENT = {
-    "PATH": "/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "PYTHONPATH": "/python-packages",
-    "HOME": "/work",
-    "LANG": "C.UTF-8",
-}
+RESTART_EVERY_S = 600.0
+"""A keeper that is lost is started again, but not twice within this time: then something is wrong with the machine."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Sandbox:
-    """`async with Sandbox(settings) as sandbox: result = await sandbox.run(Command(("/bin/true",)), Limits())`."""
+    """`async with Sandbox(settings) as sandbox: result = await sandbox.run(Command(("/bin/true",)), Limits())`.
 
-    def __init__(self, settings: SandboxSettings | None = None) -> None:
+    Of one event loop. Parts that others build on: `keeper`, `roots`, `uids`, `cgroups`, `nsjail`; `keeper` and `roots`
+    are new objects after a restart, so they are read anew each time.
+    """
+
+    def __init__(
+        self, settings: SandboxSettings | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.settings = settings or SandboxSettings()
-        self.keeper = KeeperClient()
-        self._nsjail = find_nsjail(self.settings.nsjail)
-        self._roots = Roots(self.keeper, self.settings.roots, self.settings.python_packages)
+        self.nsjail = find_nsjail(self.settings.nsjail)
+        self._clock = clock
+        self._seccomp = Policy().kafel()
+        self._keeper = KeeperClient()
+        self._roots = self._make_roots()
+        self._cgroups: Cgroups | None = None
         self._uids: Uids | None = None
+        self._runs: dict[OneRun, asyncio.Task[Result]] = {}
+        self._numbers = 0
+        self._starting = asyncio.Lock()
+        self._restarted: float | None = None
+
+    @property
+    def keeper(self) -> KeeperClient:
+        return self._keeper
+
+    @property
+    def roots(self) -> Roots:
+        return self._roots
+
+    @property
+    def uids(self) -> Uids:
+        """Raises `SandboxFault` before the start and after the end."""
+        if self._uids is None:
+            raise SandboxFault("the sandbox is not started: use it as `async with Sandbox() as sandbox`")
+        return self._uids
+
+    @property
+    def cgroups(self) -> Cgroups:
+        """Raises `SandboxFault` before the start and after the end."""
+        if self._cgroups is None:
+            raise SandboxFault("the sandbox is not started: use it as `async with Sandbox() as sandbox`")
+        return self._cgroups
+
+    @property
+    def mode(self) -> str:
+        """How runs are counted: `v1`, `v2`, or `none` (weaker, allowed by name)."""
+        return self.cgroups.mode
 
     async def start(self) -> None:
         """Raises `SandboxUnavailable` where nothing can be jailed here."""
         folder = Path(self.settings.state_folder)
-        await self.keeper.start(folder)
-        self._uids = Uids(folder, self.settings.first_uid, self.settings.uids)
+        self._cgroups = choose(self.settings)
+        try:
+            await self._keeper.start(folder)
+            self._uids = Uids(folder, self.settings.first_uid, self.settings.uids)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        """Ends what still runs."""
-        await self.keeper.close()
+        """Ends what still runs (as `Outcome.KILLED`), and removes all that was made. Harmless twice."""
+        while self._runs:
+            for run in self._runs:
+                run.stop()
+            await asyncio.wait(self._runs.values())
+        await self._keeper.close()
+        if self._cgroups is not None:
+            self._cgroups.close()
+            self._cgroups = None
         if self._uids is not None:
             self._uids.close()
             self._uids = None
@@ -70,24 +123,23 @@ class Sandbox:
         await self.close()
 
     async def run(self, command: Command, limits: Limits | None = None, *, root: str = "default") -> Result:
-        """One command in a fresh jail, to its end or to its limits.
+        """One command in a fresh jail, to its end or to its limits. Cancelled, it first clears everything away.
 
-        Never raises for what the program did, nor for what we could not do: that is `Outcome.INFRASTRUCTURE`.
-        Raises `ConfigError` for a root that is not declared.
+        Never raises for what the program did, nor where it could not be run: that is `Outcome.INFRASTRUCTURE`.
+        Raises `ConfigError` for a root that is not declared, `WorkspaceRefusal` where the command's files do not fit,
+        `SandboxFault` where something of the run could not be removed.
         """
-        limits = limits or Limits()
-        if self._uids is None:
-            raise SandboxFault("the sandbox is not started: use it as `async with Sandbox() as sandbox`")
-        tree = await self._roots.path(root)
-        uid = self._uids.take()
+        uid = self.uids.take()
         try:
-            return await self._run(command, limits, tree, uid)
+            return await self._run(command, limits or Limits(), root, "", uid)
         finally:
-            self._uids.give_back(uid)
+            if self._uids is not None:
+                self._uids.give_back(uid)
 
     async def run_at(self, command: Command, limits: Limits, *, root: str, work: str, uid: int) -> Result:
-        """As `run`, over a workspace that is already there and belongs to `uid`: a session's command."""
-        return await self._run(command, limits, await self._roots.path(root), uid, work)
+        """As `run`, over a workspace that is already there and belongs to `uid`: a session's command, whose files are
+        there too."""
+        return await self._run(command, limits, root, work, uid)
 
     async def session(
         self, files: Mapping[str, bytes] | None = None, limits: Limits | None = None, *, root: str = "default"
@@ -98,64 +150,56 @@ class Sandbox:
         snapshots and forks. Raises `ConfigError` for a root that is not declared, `WorkspaceRefusal` where the files
         do not fit, `SandboxFault` where it cannot be made.
         """
-        if self._uids is None:
-            raise SandboxFault("the sandbox is not started: use it as `async with Sandbox() as sandbox`")
+        uids = self.uids
+        await self._ready()
         await self._roots.path(root)
-        uid = self._uids.take()
         return await open_session(
             self,
-            self.keeper,
-            uid=uid,
+            self._keeper,
+            uid=uids.take(),
             files=files or {},
             limits=limits or Limits(),
             root=root,
-            give_back=self._uids.give_back,
+            give_back=uids.give_back,
         )
 
-    async def _run(self, command: Command, limits: Limits, tree: str, uid: int, work: str = "") -> Result:
-        jail = Jail(
-            root=tree, uid=uid, limits=limits, work=work, environment={**ENVIRONMENT, **command.environment},
-            cwd=command.cwd, log_descriptor=3,
-        )  # fmt: skip
-        argv = ("/bin/sh", "-c", 'exec "$0" "$@"', *command.argv)
-        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
-        started = time.monotonic()
-        ends = {0: pipes[0][0], 1: pipes[1][1], 2: pipes[2][1], 3: pipes[3][1]}
-        process = await self.keeper.spawn(command_line(self._nsjail, jail, argv), {}, ends)
-        for end in ends.values():
-            os.close(end)
-        cause: list[Outcome] = []
-        over = asyncio.Event()
-        streams = [Drain(pipes[n][0], limits.output_kb << 10, over.set) for n in (1, 2)]
-        log = Drain(pipes[3][0], 1 << 16, lambda: None)
-        feed = Feed(pipes[0][1], command.stdin)
-        ended = asyncio.ensure_future(process.wait())
-        flooded = asyncio.ensure_future(over.wait())
+    async def _run(self, command: Command, limits: Limits, root: str, work: str, uid: int) -> Result:
         try:
-            await asyncio.wait([ended, flooded], timeout=limits.wall_s, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                cause.append(Outcome.OUTPUT_LIMIT if over.is_set() else Outcome.WALL_LIMIT)
-        finally:
-            flooded.cancel()
-            with contextlib.suppress(SandboxFault):
-                await process.signal(signal.SIGKILL)
-            for stream in (*streams, log):
-                stream.finish()
-            feed.close()
-        wall = time.monotonic() - started
-        try:
-            end = await ended
+            await self._ready()
+            tree = await self._roots.path(root)
         except SandboxFault as fault:
             return Result(Outcome.INFRASTRUCTURE, detail=str(fault))
-        code = os.waitstatus_to_exitcode(end.status)
-        outcome = cause[0] if cause else Outcome.EXITED if 0 <= code < 128 else Outcome.SIGNALLED
-        out, err = streams
-        return Result(
-            outcome,
-            exit_code=code if outcome is Outcome.EXITED else None,
-            signal=code - 128 if outcome is Outcome.SIGNALLED else None,
-            stdout=bytes(out.kept), stderr=bytes(err.kept),
-            stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(wall_s=wall, cpu_s=end.cpu_s, stdout_bytes=out.seen, stderr_bytes=err.seen),
-            detail=bytes(log.kept).decode(errors="backslashreplace") if code == 255 else "",
-        )  # fmt: skip
+        self._numbers += 1
+        means = Means(self.nsjail, self._keeper, self.cgroups, self._seccomp)
+        run = OneRun(means, Site(tree, uid, str(self._numbers), work), command, limits)
+        # A task of its own: a cancelled caller ends the run, but does not interrupt its removal.
+        task = self._runs[run] = asyncio.ensure_future(run.run())
+        try:
+            return await asyncio.shield(task)
+        finally:
+            run.stop()
+            while not task.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+            del self._runs[run]
+
+    async def _ready(self) -> None:
+        """Raises `SandboxFault` where there is no keeper, and none can be had."""
+        if self._keeper.alive:
+            return
+        async with self._starting:
+            if self._keeper.alive:
+                return
+            reason = self._keeper.lost or "it was never started"
+            now = self._clock()
+            if self._restarted is not None and now - self._restarted < RESTART_EVERY_S:
+                raise SandboxFault(f"the keeper was lost again ({reason}): see the kernel's log for kills")
+            self._restarted = now
+            await self._keeper.close()
+            self._keeper = KeeperClient()
+            self._roots = self._make_roots()
+            await self._keeper.start(Path(self.settings.state_folder))
+            _log.warning("sandbox.keeper_restarted", reason=reason)
+
+    def _make_roots(self) -> Roots:
+        return Roots(self._keeper, self.settings.roots, self.settings.python_packages)

@@ -20,15 +20,16 @@ TURNS = 8
 
 
 class Drain:
-    """Reads one pipe to its end. `kept` holds the first `cap` bytes, `seen` counts all of them.
+    """Reads one pipe to its end. `kept` holds the first `cap` bytes (with `tail`, the last ones), `seen` counts all.
 
     `on_over` is called once, when `OVER` times the cap has been passed; reading goes on until `close`.
     """
 
-    def __init__(self, descriptor: int, cap: int, on_over: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, cap: int, on_over: Callable[[], None], *, tail: bool = False) -> None:
         self._descriptor = descriptor
         self._cap = cap
         self._on_over = on_over
+        self._tail = tail
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.kept = bytearray()
@@ -47,9 +48,8 @@ class Drain:
 
     def finish(self) -> None:
         """What is still in the pipe, without waiting; then closed."""
-        while not self._ended.is_set() and not self.over:
-            if not self._take():
-                break
+        while not self._ended.is_set() and (self._tail or not self.over) and self._take():
+            pass
         self.close()
 
     def close(self) -> None:
@@ -75,9 +75,12 @@ class Drain:
             return False
         self.seen += len(chunk)
         room = self._cap - len(self.kept)
-        if room > 0:
+        if self._tail:
+            self.kept += chunk
+            del self.kept[: -self._cap]
+        elif room > 0:
             self.kept += chunk[:room]
-        if not self.over and self.seen > OVER * self._cap:
+        if not self._tail and not self.over and self.seen > OVER * self._cap:
             self.over = True
             self._on_over()
         return True

@@ -20,11 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import shared
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.keeper import program
 
 _START_S = 20.0
 _BUFFER = 1 << 20
+_HOME = str(Path(shared.__file__).resolve().parents[1])
+_PROGRAM = f"import sys; sys.path.append({_HOME!r}); from shared.sandbox.keeper.program import main; sys.exit(main())"
+"""Isolated Python has no import path of its own; the keeper needs its neighbours, all of the standard library's kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,32 @@ class Ended:
 
     status: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """How a process 1 reports: into which pipe, and how often it looks (0: only at the end). See `keeper/init.py`."""
+
+    report: int
+    look_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Of one file system, in bytes and in inodes."""
+
+    size: int
+    free: int
+    inodes: int
+    inodes_free: int
+
+    @property
+    def used(self) -> int:
+        return self.size - self.free
+
+    @property
+    def full(self) -> bool:
+        return self.free == 0 or self.inodes_free == 0
 
 
 class KeptProcess:
@@ -80,6 +110,11 @@ class KeeperClient:
         return self._socket is not None and not self._lost
 
     @property
+    def lost(self) -> str:
+        """Why it is gone; empty while it is there, and before."""
+        return self._lost
+
+    @property
     def pid(self) -> int:
         """Of the keeper's outer process; 0 when there is none."""
         return self._process.pid if self._process is not None else 0
@@ -94,7 +129,7 @@ class KeeperClient:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", program.__file__, str(theirs.fileno()), self._folder,
+                sys.executable, "-I", "-S", "-c", _PROGRAM, str(theirs.fileno()), self._folder,
                 pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env={}, start_new_session=True,
             )  # fmt: skip
         ours.setblocking(False)
@@ -133,17 +168,24 @@ class KeeperClient:
         environment: Mapping[str, str],
         descriptors: Mapping[int, int],
         joins: Sequence[int] = (),
+        init: Init | None = None,
     ) -> KeptProcess:
         """Starts `argv[0]` with our descriptors under its numbers, inside the cgroups whose `cgroup.procs` are open
-        in `joins`. Raises `SandboxFault` where it cannot be started."""
-        body = {
+        in `joins`; with `init`, below a process 1 of its own, which is then what is named, signalled and waited for.
+        Raises `SandboxFault` where it cannot be started."""
+        body: dict[str, Any] = {
             "op": "spawn",
             "argv": list(argv),
             "env": dict(environment),
             "fds": list(descriptors),
             "joins": len(joins),
         }
-        answer, _ = await self._ask(body, [*descriptors.values(), *joins])
+        first: list[int] = []
+        if init is not None:
+            scratch = "" if self._folder.startswith("/tmp/") else "/tmp"
+            body["init"] = {"scratch": scratch, "look_s": init.look_s}
+            first = [init.report]
+        answer, _ = await self._ask(body, [*first, *descriptors.values(), *joins])
         pid = answer["pid"]
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         # A short program may have ended before its number was known here.
@@ -170,6 +212,14 @@ class KeeperClient:
         if descriptor is None:
             raise SandboxFault(f"the keeper opened {path} and passed nothing")
         return descriptor
+
+    async def space(self, *paths: str) -> list[Space]:
+        """What is left of the file systems at these paths, as the keeper sees them."""
+        answer, _ = await self._ask({"op": "space", "paths": list(paths)}, [])
+        return [
+            Space(block * blocks, block * free, inodes, inodes_free)
+            for block, blocks, free, inodes, inodes_free in answer["space"]
+        ]
 
     async def _ask(
         self, body: dict[str, Any], descriptors: Sequence[int]

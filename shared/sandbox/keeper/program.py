@@ -3,14 +3,16 @@
 Invariant: when our process ends, however it ends, this one ends; it is process 1 of its own pid namespace, so the
 kernel then kills all that runs below it, and its mount namespace takes every mount along. Nothing here is persistent.
 
-Standard library only, one thread: it is started as a plain file (`python -I -S program.py FD FOLDER`) and forks
-often, so it stays small. It trusts its peer completely and no jailed program can reach its socket.
+Standard library only, one thread: it is started with `python -I -S`, arguments FD and FOLDER, and forks often, so it
+stays small. It trusts its peer completely and no jailed program can reach its socket.
 
 Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
 `{"id", "op": "spawn", "argv", "env", "fds": [numbers in the child], "joins": n}`: the last n descriptors passed are
 `cgroup.procs` files that the child joins before it starts the program; `{"id", "op": "signal", "pid", "signal"}`;
 `{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
-descriptor comes back. Every request is answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned
+descriptor comes back; `{"id", "op": "space", "paths"}`: `{"space": [[block size, blocks, free, files, free], …]}`.
+A spawn with `"init": {"scratch", "look_s"}` is made in a pid namespace of its own, under `keeper/init.py`:
+its first descriptor is then the report pipe, and the process that is named and ends is that init. Every request is answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned
 process by `{"exit": pid, "status": wait status, "cpu": seconds}`.
 """
 
@@ -31,31 +33,31 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-PR_SET_PDEATHSIG = 1
-CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
-MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 1 << 18, 0x1000
-MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
+from shared.sandbox.keeper.init import run_init
+from shared.sandbox.keeper.kernel import (
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    LIBC,
+    MS_BIND,
+    MS_NOATIME,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_REC,
+    PR_SET_PDEATHSIG,
+    check,
+    enter,
+    mount,
+    unshare,
+)  # fmt: skip
+
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_RECURSIVE, AT_FDCWD = 0x8000, -100
 SYS_MOUNT_SETATTR = 442
 MAX_MESSAGE = 1 << 18
 MAX_DESCRIPTORS = 32
-
-
-def check(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
-
-
-def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
-    fields = [text.encode() if text else None for text in (source, target, kind)]
-    options = data.encode() if data else None
-    check(LIBC.mount(*fields, ctypes.c_ulong(flags), options), f"mount {kind or source} on {target}")
 
 
 def bind_read_only(source: str, target: str) -> None:
@@ -134,8 +136,8 @@ def discard(path: str, trash: str) -> None:
     Path(trash).mkdir(exist_ok=True)
     aside = Path(path).rename(f"{trash}/{time.monotonic_ns()}")
     if os.fork() == 0:
-        shutil.rmtree(aside, ignore_errors=True)
-        os._exit(0)
+        # Not rmtree: it recurses, and a hostile tree is deeper than Python's stack.
+        os.execv("/bin/rm", ["rm", "-rf", str(aside)])
 
 
 STEPS: dict[str, Callable[..., object]] = {
@@ -162,6 +164,7 @@ class Keeper:
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
         self._children: set[int] = set()
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def serve(self) -> None:
         woken, wake = os.pipe()
@@ -214,6 +217,8 @@ class Keeper:
             return {}, None
         if operation == "open":
             return {}, os.open(request["path"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if operation == "space":
+            return {"space": [space(path) for path in request["paths"]]}, None
         for name, *arguments in request["steps"]:
             STEPS[name](*arguments)
         return {}, None
@@ -221,15 +226,18 @@ class Keeper:
     def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Raises `OSError` where the program cannot be started: known through a pipe that a good exec closes."""
         heard, told = os.pipe()
-        child = os.fork()
+        child = self._fork(new_pids="init" in request)
         if child == 0:
             try:
                 os.close(heard)
+                if "init" in request:
+                    run_init({**request, **request["init"]}, descriptors, told, become)
                 become(request, descriptors, told)
             except BaseException as error:  # noqa: BLE001 - the child must not return: it tells, and leaves
                 number = error.errno if isinstance(error, OSError) else errno.EINVAL
                 os.write(told, json.dumps([number, f"{type(error).__name__}: {error}"]).encode())
-            os._exit(127)
+            finally:
+                os._exit(127)
         os.close(told)
         with os.fdopen(heard, "rb") as pipe:
             problem = pipe.read()
@@ -238,6 +246,19 @@ class Keeper:
             number, text = json.loads(problem)
             raise OSError(number, text)
         self._children.add(child)
+        return child
+
+    def _fork(self, new_pids: bool) -> int:
+        """`new_pids`: the child is process 1 of a new pid namespace; ours is for its children only, so it is undone."""
+        if not new_pids:
+            return os.fork()
+        unshare(CLONE_NEWPID, "a pid namespace for a run")
+        child = -1
+        try:
+            child = os.fork()
+        finally:
+            if child:
+                enter(self._own_pids, CLONE_NEWPID, "back into the keeper's pid namespace")
         return child
 
     def _reap(self) -> None:
@@ -265,7 +286,12 @@ class Keeper:
                 os.close(descriptor)
 
 
-def become(request: dict[str, Any], descriptors: list[int], told: int) -> None:
+def space(path: str) -> list[int]:
+    found = os.statvfs(path)
+    return [found.f_frsize, found.f_blocks, found.f_bfree, found.f_files, found.f_ffree]
+
+
+def become(request: dict[str, Any], descriptors: list[int], told: int) -> NoReturn:
     """In the forked child: join the cgroups, put the descriptors in their places, start the program."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     count = len(descriptors) - request["joins"]

@@ -1,0 +1,37 @@
+"""The few kernel calls of the keeper that Python has no name for.
+
+Invariant: a call that fails raises `OSError` with the kernel's own number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_REC, MS_PRIVATE, MS_BIND, MS_NOATIME = 0x4000, 1 << 18, 0x1000, 1 << 10
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+
+
+def check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    fields = [text.encode() if text else None for text in (source, target, kind)]
+    options = data.encode() if data else None
+    check(LIBC.mount(*fields, ctypes.c_ulong(flags), options), f"mount {kind or source} on {target}")
+
+
+def unshare(flags: int, what: str) -> None:
+    check(LIBC.unshare(flags), what)
+
+
+def enter(descriptor: int, kind: int, what: str) -> None:
+    """Into the namespace behind a descriptor (setns)."""
+    check(LIBC.setns(descriptor, kind), what)

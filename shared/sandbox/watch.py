@@ -1,0 +1,75 @@
+"""Watching one run while it runs.
+
+Invariant: a run never outlives its wall limit by more than one turn of the loop, nor its CPU and memory limits by more
+than one look; and whoever watches never waits for the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from shared.sandbox.cgroups.base import Counters
+from shared.sandbox.limits import Limits
+from shared.sandbox.outcome import Outcome
+
+LOOK_S = 0.05
+
+
+class Watch:
+    """Ends at the first of: the run is over, a limit, somebody's wish.
+
+    `ended`, `flooded` and `stop` may be called at any time, from this loop. `counters` may raise.
+    """
+
+    def __init__(
+        self, limits: Limits, counters: Callable[[], Counters], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._clock = clock
+        self._started = clock()
+        self._woken = asyncio.Event()
+        self._over = False
+        self._flooded = False
+        self._stop = False
+
+    def ended(self) -> None:
+        self._over = True
+        self._woken.set()
+
+    def flooded(self) -> None:
+        self._flooded = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._stop = True
+        self._woken.set()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._clock() - self._started
+
+    async def wait(self) -> Outcome | None:
+        """Why the run must be ended; None where it is over by itself."""
+        while True:
+            if self._over:
+                return None
+            if self._stop:
+                return Outcome.KILLED
+            if self._flooded:
+                return Outcome.OUTPUT_LIMIT
+            left = self._limits.wall_s - self.seconds
+            if left <= 0:
+                return Outcome.WALL_LIMIT
+            counters = self._counters()
+            if counters.memory_kills:
+                return Outcome.MEMORY_LIMIT
+            if counters.cpu_s >= self._limits.cpu_s:
+                return Outcome.CPU_LIMIT
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), min(LOOK_S, left))
