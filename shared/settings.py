@@ -272,8 +272,23 @@ class GuardSettings(Section):
     """Quiet steps after which one lowering is taken back."""
     max_roll_backs: int = Field(default=3, ge=0)
     """In one stage; one more would be a pause."""
+    max_skips: int = Field(default=3, ge=0)
+    """Batches in a row; one more would be a pause: by then it is not the data."""
     named: int = Field(default=8, ge=1)
     """Trajectories that a decision names for each bound."""
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> GuardSettings:
+        seen = set()
+        for bound in self.bounds:
+            key = (bound.metric, bound.side, bound.limit, bound.action)
+            if key in seen:
+                raise ValueError(
+                    f"the bound {bound.limit:g} on {bound.metric} with action {bound.action!r} is declared twice; "
+                    "keep one"
+                )
+            seen.add(key)
+        return self
 
 
 class TelemetrySettings(Section):
