@@ -60,7 +60,9 @@ def looks_at_no_input(tree: ast.Module, entry_point: str) -> bool:
             }
             read = any(isinstance(part, ast.Name) and part.id in arguments for part in ast.walk(node))
             returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
-            constant = bool(returned) and all(isinstance(value, ast.Constant) for value in returned)
+            constant = bool(returned) and all(
+                isinstance(value, ast.Constant) and value.value is not None for value in returned
+            )
             return bool(arguments) and not read and constant
     return False
 
@@ -84,8 +86,8 @@ def _branch(node: ast.If | ast.IfExp) -> Iterator[tuple[str | None, str | None]]
     value: ast.expr | None = None
     if isinstance(node, ast.IfExp):
         value = node.body
-    elif node.body and isinstance(node.body[0], ast.Return):
-        value = node.body[0].value
+    elif node.body:
+        value = _given(node.body[0])
     if value is None:
         return
     sides = [
@@ -102,10 +104,21 @@ def _branch(node: ast.If | ast.IfExp) -> Iterator[tuple[str | None, str | None]]
 
 
 def _case(node: ast.match_case) -> Iterator[tuple[str | None, str | None]]:
-    if node.body and isinstance(node.body[0], ast.Return) and node.body[0].value is not None:
-        for part in ast.walk(node.pattern):
-            if isinstance(part, ast.MatchValue):
-                yield _literal_key(part.value), _literal_key(node.body[0].value)
+    value = _given(node.body[0])
+    for part in ast.walk(node.pattern):
+        if isinstance(part, ast.MatchValue) and value is not None:
+            yield _literal_key(part.value), _literal_key(value)
+
+
+def _given(statement: ast.stmt) -> ast.expr | None:
+    """What a branch answers: what it returns, or prints alone."""
+    if isinstance(statement, ast.Return):
+        return statement.value
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        printed = isinstance(call.func, ast.Name) and call.func.id == "print" and len(call.args) == 1
+        return call.args[0] if printed else None
+    return None
 
 
 def _pair(call: ast.Call, other: ast.expr) -> Example | None:
@@ -136,3 +149,21 @@ def _key(value: Any) -> str | None:
         return repr(value)
     except (ValueError, RecursionError):
         return None
+
+
+_READERS = frozenset(
+    ("input", "stdin", "fileinput", "argv", "fdopen", "open", "read", "readline", "readlines")
+)
+
+
+def reads_no_input(tree: ast.AST) -> bool:
+    """Whether a program has nothing that could read its standard input."""
+    return not any(
+        (isinstance(node, ast.Name) and node.id in _READERS)
+        or (isinstance(node, ast.Attribute) and node.attr in _READERS)
+        or (
+            isinstance(node, ast.alias)
+            and node.name.partition(".")[0] in ("fileinput", "sys", "os", "subprocess")
+        )
+        for node in ast.walk(tree)
+    )

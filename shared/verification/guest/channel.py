@@ -13,7 +13,7 @@ import threading
 DESCRIPTOR = 3
 HEAD = struct.Struct(">I")
 """Four bytes of length, big-endian, before each frame."""
-MAX_FRAME = (16 << 20) + 4096
+MAX_FRAME = 8 << 20
 
 
 class Closed(Exception):

@@ -19,7 +19,7 @@ from typing import Any
 
 from shared.verification.guest.kinds import Foreign, Malformed, built, handle_kind, refilled, tagged
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 7 << 20
 """Of one encoded value; a tester must hold it decoded, some ten times larger, in its own limits."""
 _FAST = frozenset((int, float, str, bool, type(None)))
 _FAST_LEAST = 8

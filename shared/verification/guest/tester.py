@@ -91,7 +91,8 @@ def _failure(peer: Peer, error: BaseException) -> tuple[str, int, str]:
     if any(error is known for known in peer.raised):
         return "raised", line, name
     if isinstance(error, AssertionError):
-        return "assertion", line, name
+        case = error.args[0] if name == "CaseFailed" and error.args else None
+        return "assertion", line, str(case) if type(case) is int else name
     if peer.calls == 0 or isinstance(error, _TEST_MISTAKES) or not isinstance(error, Exception):
         return "test_error", line, name
     return "broke", line, name

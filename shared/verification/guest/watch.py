@@ -26,8 +26,9 @@ _WORDS = {
     "gc.get_objects": "collector",
     "gc.get_referrers": "collector",
     "gc.get_referents": "collector",
-    "ctypes.dlopen": "memory",
-    "ctypes.cdata": "memory",
+    "ctypes.PyObj_FromPtr": "memory",
+    "ctypes.string_at": "memory",
+    "ctypes.memoryview_at": "memory",
     "sys.settrace": "hooks",
     "sys.setprofile": "hooks",
     "os.kill": "exit",
@@ -45,7 +46,7 @@ def watch(own_file: str, tell: Callable[[str], None]) -> None:
     get_frame = sys._getframe
 
     def from_candidate() -> bool:
-        return get_frame(3).f_code.co_filename == own_file
+        return get_frame(2).f_code.co_filename == own_file
 
     def say(word: str) -> None:
         if word not in said:

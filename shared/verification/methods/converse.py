@@ -18,6 +18,7 @@ from typing import Any
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
+from shared.sandbox.prewarmed.child import Child
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.runtime import flags_of_events
@@ -26,7 +27,7 @@ from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import ended_early, flags_of_result, limit_words
-from shared.verification.methods.jails import Guest, guest
+from shared.verification.methods.jails import guest, ready_imports
 
 _LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"N", b"Q"
 _CALL, _REPLY, _RAISED, _FOREIGN, _LEFT = b"C", b"R", b"E", b"O", b"X"
@@ -78,17 +79,29 @@ async def converse(
         limits, wall_s=limits.wall_s + _TESTER_GRACE_S, cpu_s=limits.cpu_s + _TESTER_GRACE_S,
         memory_mb=max(limits.memory_mb, _TESTER_MEMORY_MB),
     )  # fmt: skip
-    async with guest(sandbox, "candidate", limits) as candidate, guest(sandbox, "tester", own) as tester:
+    needs = ready_imports(sandbox, source)
+    its_needs = ready_imports(sandbox, *(text for _, text in script.sources))
+    async with (
+        guest(sandbox, "candidate", limits, imports=needs) as candidate,
+        guest(sandbox, "tester", own, imports=its_needs) as tester,
+    ):
         end = await _Relay(talk, candidate, tester, limits).run(source, entry, script)
         if isinstance(end, Finished):
             talk.flags |= await _parting(candidate)
     return end, frozenset(talk.flags)
 
 
+async def alone(sandbox: Sandbox, script: Script, limits: Limits) -> Finished | Judgement:
+    """Runs a script that calls no candidate. Raises as `converse` does."""
+    own = replace(limits, memory_mb=max(limits.memory_mb, _TESTER_MEMORY_MB))
+    async with guest(sandbox, "tester", own) as tester:
+        return await _Relay(Talk(), tester, tester, limits).run_alone(script)
+
+
 class _Relay:
     """The turns of one conversation."""
 
-    def __init__(self, talk: Talk, candidate: Guest, tester: Guest, limits: Limits) -> None:
+    def __init__(self, talk: Talk, candidate: Child, tester: Child, limits: Limits) -> None:
         self._talk, self._candidate, self._tester, self._limits = talk, candidate, tester, limits
         self._nonce = secrets.token_bytes(16)
 
@@ -97,9 +110,7 @@ class _Relay:
         kind, payload = await self._from_candidate()
         if kind != _LOADED:
             return await self._not_loaded(kind, payload, entry)
-        sources = [tuple(item) for item in script.sources]
-        start = (self._nonce, sources, script.function, entry, script.arguments)
-        await self._tester.send(_START + Encoder().encode(start))
+        await self._start(script, entry)
         while True:
             frame = await self._tester.receive()
             if frame is None:
@@ -115,6 +126,20 @@ class _Relay:
                 await self._tester.send(kind + payload)
             else:
                 return await self._broken_off(kind, payload, "in a call")
+
+    async def run_alone(self, script: Script) -> Finished | Judgement:
+        await self._start(script, "candidate")
+        frame = await self._tester.receive()
+        if frame is None:
+            return await self._tester_ended()
+        if frame[:1] != _FINISHED:
+            raise SandboxFault(f"a tester sent a frame of kind {frame[:1]!r} where it should have reported")
+        return self._finished(frame[1:])
+
+    async def _start(self, script: Script, entry: str) -> None:
+        sources = [tuple(item) for item in script.sources]
+        start = (self._nonce, sources, script.function, entry, script.arguments)
+        await self._tester.send(_START + Encoder().encode(start))
 
     async def _from_candidate(self) -> tuple[bytes, bytes]:
         """The next frame that is no note; an empty kind where the candidate is gone."""
@@ -177,7 +202,7 @@ class _Relay:
         return judged.flagged([Flag.CHECKER_EXHAUSTED])
 
 
-async def _parting(candidate: Guest) -> set[Flag]:
+async def _parting(candidate: Child) -> set[Flag]:
     """Lets the candidate go, and looks at what it printed and left."""
     with contextlib.suppress(TimeoutError, SandboxFault):
         async with asyncio.timeout(_PARTING_S):

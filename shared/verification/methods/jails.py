@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Protocol
 
 from shared.sandbox.limits import Limits
-from shared.sandbox.outcome import Result
+from shared.sandbox.prewarmed.child import Check, Child
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.methods.bundle import program
 
 
-class Guest(Protocol):
-    """A running guest program."""
-
-    async def send(self, frame: bytes) -> None: ...
-    async def receive(self) -> bytes | None: ...
-    async def finish(self) -> Result: ...
-
-
 @contextlib.asynccontextmanager
-async def guest(sandbox: Sandbox, name: str, limits: Limits) -> AsyncIterator[Guest]:
-    """Guest program `name` in a jail of its own, gone afterwards."""
-    async with sandbox.prewarmed.open(program(name), limits) as child:
+async def guest(
+    sandbox: Sandbox, name: str, limits: Limits, *, imports: tuple[str, ...] = ()
+) -> AsyncIterator[Child]:
+    """Guest program `name` in a jail of its own, gone afterwards. `imports`: packages to have ready, for speed."""
+    check = Check(program(name), channel=True, imports=imports, name=f"{name}.py")
+    async with sandbox.prewarmed.open(check, limits) as child:
         yield child
+
+
+def ready_imports(sandbox: Sandbox, *sources: str) -> tuple[str, ...]:
+    """Packages worth having ready for these sources: NumPy takes a tenth of a second to import."""
+    wanted = any("numpy" in source for source in sources)
+    return ("numpy",) if wanted and "numpy" in sandbox.settings.python_packages else ()

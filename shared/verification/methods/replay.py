@@ -1,0 +1,109 @@
+"""`replay`: the policy's actions, played again on a simulator of ours, must reach the goal.
+
+Invariant: actions are plain data and bounded in number; what the policy says about the state is never believed, only
+its actions are. A simulator is pure: the same state and action give the same state.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.errors import ConfigError, VerificationFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.sandbox import Sandbox
+from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.wording import flags_of_literal
+from shared.verification.judgement import Judgement
+from shared.verification.methods.base import Request
+from shared.verification.methods.gridworld import GridWorld, IllegalAction
+
+_SIMULATORS: dict[str, type[Any]] = {"gridworld": GridWorld}
+
+
+class Simulator(Protocol):
+    """A world. `state` is whatever the simulator makes of the task's plain data."""
+
+    def initial(self, state: Any) -> Any:
+        """Raises `ValueError` for a state that is none."""
+
+    def step(self, state: Any, action: Any) -> Any:
+        """The next state. Raises `IllegalAction` for an action that does not exist or is not allowed there."""
+
+    def is_goal(self, state: Any) -> bool: ...
+
+
+class ReplayOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_actions: int = Field(default=10_000, ge=1)
+    stop_at_goal: bool = True
+    """Reaching the goal on the way is enough; otherwise the last state must be one."""
+    illegal: str = Field(default="fails", pattern="^(fails|ignored)$")
+    """An illegal action ends the replay, or changes nothing."""
+
+
+class Replay(Request):
+    """`simulator`: a known name, or `module:Class` of the operator's own. `state`: where the world begins."""
+
+    simulator: str
+    state: Any
+    actions: tuple[Any, ...]
+    options: ReplayOptions = ReplayOptions()
+
+
+async def check(sandbox: Sandbox | None, request: Replay, limits: Limits) -> Judgement:
+    """Raises `VerificationFault` for a world that cannot be made, `ConfigError` for an unknown simulator."""
+    del sandbox, limits
+    judged = play(simulator(request.simulator), request)
+    flags: set[Flag] = set()
+    for action in request.actions[:100]:
+        flags |= flags_of_literal(action) if isinstance(action, str) else set()
+    return judged.flagged(flags if judged.verdict != "passed" else ())
+
+
+def play(world: Simulator, request: Replay) -> Judgement:
+    """The verdict on a list of actions."""
+    options = request.options
+    try:
+        state = world.initial(request.state)
+    except (ValueError, TypeError, KeyError) as error:
+        raise VerificationFault(
+            f"the world of {request.simulator!r} cannot be made: {error}; mend the domain"
+        ) from error
+    if len(request.actions) > options.max_actions:
+        return Judgement.failed(f"{len(request.actions)} actions: the limit is {options.max_actions}")
+    for number, action in enumerate(request.actions, start=1):
+        if options.stop_at_goal and world.is_goal(state):
+            break
+        try:
+            state = world.step(state, action)
+        except IllegalAction as error:
+            if options.illegal == "fails":
+                return Judgement.failed(f"action {number} is illegal: {error}")
+    if world.is_goal(state):
+        return Judgement.passed()
+    return Judgement.failed(f"the goal is not reached after {len(request.actions)} actions")
+
+
+def simulator(name: str) -> Simulator:
+    """A simulator by its name. Raises `ConfigError`."""
+    kind = _SIMULATORS.get(name)
+    if kind is None:
+        kind = _imported(name)
+    made: Simulator = kind()
+    return made
+
+
+def _imported(name: str) -> type[Any]:
+    module, separator, attribute = name.partition(":")
+    known = ", ".join(sorted(_SIMULATORS))
+    if not separator:
+        raise ConfigError(f"simulator {name!r} is unknown; known: {known}; or give 'module:Class'")
+    try:
+        found: type[Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"simulator {name!r} cannot be loaded: {error}") from error
+    return found
