@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from shared.errors import VerificationFault
 from shared.verification.answers import Refusal, read_answer, shown
 from shared.verification.judgement import Judgement
+
+if TYPE_CHECKING:
+    from shared.verification.comparators.formula.limits import Work
 
 T = TypeVar("T")
 
@@ -39,6 +42,10 @@ class Comparator(ABC, Generic[T]):
     @abstractmethod
     def same(self, left: T, right: T) -> bool:
         """Symmetric, on values that `read` returned."""
+
+    def within(self, pool: Work) -> Comparator[T]:
+        """The same type, drawing on `pool` where a value may be costly: for types made of many values."""
+        return self
 
     def parse(self, text: str) -> T | Refusal:
         """The value that `text` declares, or why it declares none. Never raises."""

@@ -7,7 +7,7 @@ values. What cannot be decided is not equal, with the reason said.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
@@ -47,9 +47,14 @@ class AnswerComparator(Comparator[Value]):
     max_chars: ClassVar[int] = MAX_CHARS
     rules: Rules = DEFAULT_RULES
     resort: Resort = numeric.identical
+    pool: Work | None = None
+    """Shared with other answers, where this is one of many."""
+
+    def within(self, pool: Work) -> AnswerComparator:
+        return replace(self, pool=pool)
 
     def read(self, bare: str) -> Value | Refusal:
-        value = read_value(bare, self.rules)
+        value = read_value(bare, self.rules, Work(READ_WORK, self.pool))
         return value if isinstance(value, Refusal) else self.accepted(value, bare)
 
     def accepted(self, value: Value, bare: str) -> Value | Refusal:
@@ -80,7 +85,7 @@ class AnswerComparator(Comparator[Value]):
 
     def _decided(self, left: Value, right: Value) -> tuple[bool, bool]:
         """Whether they are equal, and whether that was left open."""
-        decider = Decider(Work(COMPARE_WORK), self.resort)
+        decider = Decider(Work(COMPARE_WORK, self.pool), self.resort)
         try:
             equal = self.matches(Pairing(self.rules, decider), left, right)
         except TooMuch:
@@ -247,7 +252,7 @@ class IntervalComparator(AnswerComparator):
 
     def accepted(self, value: Value, bare: str) -> Value | Refusal:
         try:
-            pieces = Interpreter(self.rules, Work(READ_WORK)).region(value)
+            pieces = Interpreter(self.rules, Work(READ_WORK, self.pool)).region(value)
         except TooMuch as fault:
             return Refusal(f"{shown(bare)} is not readable: {fault}")
         if pieces is None:

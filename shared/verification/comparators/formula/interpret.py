@@ -1,6 +1,6 @@
 """From a tree to a value.
 
-Invariant: work is bounded by `READ_WORK`; what the tree says is taken as it stands: no formula is solved but linear
+Invariant: work is bounded by the budget passed in; what the tree says is taken as it stands: no formula is solved but linear
 inequalities in one variable and |ax + b| against a number.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shared.verification.comparators.formula.conditions import Conditions
-from shared.verification.comparators.formula.limits import READ_WORK, TooMuch, Unreadable, Work
+from shared.verification.comparators.formula.limits import TooMuch, Unreadable, Work
 from shared.verification.comparators.formula.nodes import (
     FORMULAS,
     Braces,
@@ -223,10 +223,6 @@ class Interpreter:
                 return None
             out += point(bound)
         return joined(out)
-
-
-def interpreted(node: Node, rules: Rules) -> Value:
-    return Interpreter(rules, Work(READ_WORK)).of(node)
 
 
 def folded(text: str) -> str:

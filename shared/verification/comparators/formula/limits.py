@@ -20,6 +20,9 @@ READ_WORK = 20_000
 COMPARE_WORK = 20_000
 """For deciding one pair: a unit is one coefficient product or one evaluated node of low precision."""
 
+POOL_WORK = 100_000
+"""For all the formulas of one JSON object or table together."""
+
 
 class Unreadable(Exception):
     """A text that declares no value; caught by the reader, which turns it into a `Refusal`."""
@@ -34,13 +37,16 @@ class TooMuch(Exception):
 
 
 class Work:
-    """A budget that only goes down."""
+    """A budget that only goes down; what is spent here is spent from `pool` as well, where there is one."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, pool: Work | None = None) -> None:
         self.left = units
+        self._pool = pool
 
     def spend(self, units: int) -> None:
         """Raises `TooMuch` where nothing is left."""
         self.left -= units
+        if self._pool is not None:
+            self._pool.spend(units)
         if self.left < 0:
             raise TooMuch("more work than an answer may take")

@@ -10,8 +10,8 @@ import re
 
 from shared.verification.answers import Refusal, shown
 from shared.verification.comparators.dates import DateComparator
-from shared.verification.comparators.formula.interpret import folded, interpreted
-from shared.verification.comparators.formula.limits import SyntaxFault, TooMuch, Unreadable
+from shared.verification.comparators.formula.interpret import Interpreter, folded
+from shared.verification.comparators.formula.limits import SyntaxFault, TooMuch, Unreadable, Work
 from shared.verification.comparators.formula.source import plain_source
 from shared.verification.comparators.formula.statements import parse
 from shared.verification.comparators.formula.values import Clock, Day, Phrase, Rules, Value
@@ -23,11 +23,11 @@ _TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}")
 _DATES = DateComparator()
 
 
-def read_value(text: str, rules: Rules) -> Value | Refusal:
+def read_value(text: str, rules: Rules, work: Work) -> Value | Refusal:
     """The value of a bare answer."""
     try:
         source = plain_source(text)
-        return _clock(source) or _day(source) or interpreted(parse(source), rules)
+        return _clock(source) or _day(source) or Interpreter(rules, work).of(parse(source))
     except SyntaxFault as fault:
         return _phrase(source) or Refusal(f"{shown(text)} is not readable: {fault}")
     except (Unreadable, TooMuch) as fault:
