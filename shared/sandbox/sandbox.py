@@ -183,6 +183,10 @@ class Sandbox:
                     await asyncio.wait([task])
             del self._runs[run]
 
+    async def ready(self) -> None:
+        """There is a keeper; a new one where the last was lost. Raises `SandboxFault` where none can be had."""
+        await self._ready()
+
     async def _ready(self) -> None:
         """Raises `SandboxFault` where there is no keeper, and none can be had."""
         if self._keeper.alive:

@@ -1,0 +1,125 @@
+"""Small Python checks by the hundred a second, each in a jail of its own.
+
+Invariant: what holds for `Sandbox.run` holds here: an outcome comes from counters and our own watching, output is
+bytes, and when a check has its result nothing of it is left, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from shared.errors import ConfigError
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.one_run import ENVIRONMENT
+from shared.sandbox.outcome import Outcome, Result
+from shared.sandbox.prewarmed.channel import Channel
+from shared.sandbox.prewarmed.child import Check, Child
+from shared.sandbox.prewarmed.pool import RESERVE, USERS, Pool
+from shared.sandbox.prewarmed.server import ForkServer
+from shared.sandbox.sandbox import Sandbox
+
+
+class Prewarmed:
+    """`run` a check, or `open` one and talk to it. `close` ends all; `async with` does it."""
+
+    def __init__(self, sandbox: Sandbox, *, reserve: int = RESERVE, users: int = USERS) -> None:
+        self._sandbox = sandbox
+        self._reserve = reserve
+        self._users = users
+        self._pools: dict[tuple[str, ...], Pool] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def restarts(self) -> int:
+        """Fork servers that were lost and replaced."""
+        return sum(pool.restarts for pool in self._pools.values())
+
+    async def run(self, check: Check, limits: Limits | None = None) -> Result:
+        """To its end or to its limits. Never raises for what the check did, nor for what we could not do: that is
+        `Outcome.INFRASTRUCTURE`. Raises `ConfigError` for an import that the settings do not name."""
+        try:
+            async with self.open(check, limits) as child:
+                return await child.finish()
+        except SandboxFault as fault:
+            return Result(Outcome.INFRASTRUCTURE, detail=str(fault))
+
+    def open(self, check: Check, limits: Limits | None = None) -> Opened:
+        """`async with prewarmed.open(Check(source, channel=True), limits) as child: …`"""
+        return Opened(self._pool(check.imports), check, limits or Limits())
+
+    async def prepare(self, limits: Limits, imports: tuple[str, ...] = ()) -> None:
+        """Starts the fork server and fills the reserve, so that the first check does not wait for it.
+
+        Raises `SandboxFault`."""
+        pool = self._pool(imports)
+        await pool.end(await pool.take(limits))
+        pool.refill(limits)
+
+    async def close(self) -> None:
+        """Ends what still runs."""
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(pool.close() for pool in pools))
+
+    def _pool(self, imports: Iterable[str]) -> Pool:
+        names = tuple(sorted(set(imports)))
+        unknown = [name for name in names if name not in self._sandbox.settings.python_packages]
+        if unknown:
+            raise ConfigError(
+                f"a check imports {unknown[0]!r} ahead, which is not in sandbox.python_packages: name it there"
+            )
+        if names not in self._pools:
+            self._pools[names] = Pool(
+                lambda: self._start_server(names), self._sandbox.cgroups, reserve=self._reserve, users=self._users
+            )  # fmt: skip
+        return self._pools[names]
+
+    async def _start_server(self, imports: tuple[str, ...]) -> ForkServer:
+        sandbox = self._sandbox
+        await sandbox.ready()
+        root = await sandbox.roots.path("default")
+        server = ForkServer(sandbox, root, self._users, imports)
+        await server.start(ENVIRONMENT)
+        return server
+
+
+@dataclass
+class Opened:
+    """The context of one open check."""
+
+    _pool: Pool
+    _check: Check
+    _limits: Limits
+    _child: Child | None = None
+
+    async def __aenter__(self) -> Child:
+        """Raises `SandboxFault` where no check can be made."""
+        member = await self._pool.take(self._limits)
+        try:
+            self._child = Child(self._pool, member, self._limits, Channel() if self._check.channel else None)
+            await self._child.start(self._check)
+        except BaseException:
+            if self._child is None or not self._child.started:
+                await self._pool.end(member)
+            else:
+                await self._child.kill()
+            raise
+        self._pool.refill(self._limits)
+        return self._child
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            await self._child.kill()

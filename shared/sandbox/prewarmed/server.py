@@ -1,0 +1,234 @@
+"""One fork server in its jail, seen from outside.
+
+Invariant: it gets nothing but settings and requests to fork, so no check's source or data is ever in it; when it is
+lost, whoever waits for it is told.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import base64
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.sandbox.cgroups.base import Group
+from shared.sandbox.cgroups.none import EXTRA_ADDRESS_SPACE_MB, LOOK_S, NoGroup
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.keeper.client import KeptProcess
+from shared.sandbox.limits import MIB, Limits
+from shared.sandbox.nsjail import INSIDE_UID, Jail, command_line
+from shared.sandbox.prewarmed import guest, zygote
+from shared.sandbox.prewarmed.leash import Leash
+from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.seccomp import bpf
+from shared.sandbox.streams import Drain
+
+_START_S, _END_S = 30.0, 5.0
+_MESSAGE = 1 << 16
+_BOOT = (
+    "import socket; peer = socket.socket(fileno=3); text = peer.recv(1 << 18); peer.detach(); "
+    "exec(compile(text, '<fork server>', 'exec'))"
+)
+_ARGV = ("/python/bin/python3", "-s", "-S", "-P", "-X", "utf8", "-c", _BOOT)
+"""Not `-I`: it would ignore PYTHONHASHSEED. The environment is ours anyway."""
+_UNBOUNDED = Limits(wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12, file_mb=1 << 20)
+"""Of the server itself, which runs no program; its children lower theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a check's limits is settled before its source is known."""
+
+    memory_mb: int
+    processes: int
+    file_mb: int
+    disk_mb: int
+    inodes: int
+    open_files: int
+
+    @classmethod
+    def of(cls, limits: Limits) -> Shape:
+        return cls(
+            limits.memory_mb,
+            limits.processes,
+            limits.file_mb,
+            limits.disk_mb,
+            limits.inodes,
+            limits.open_files,
+        )
+
+
+class ForkServer:
+    """`users` checks at once, each as an outside user of its own; the server is one more."""
+
+    def __init__(self, sandbox: Sandbox, root: str, users: int, imports: Sequence[str]) -> None:
+        # The keeper of now: after it is lost this server is lost too, and the next one has the next keeper.
+        self._keeper = sandbox.keeper
+        self._nsjail = sandbox.nsjail
+        self._root = root
+        self._uids = sandbox.uids
+        self._users = users
+        self._uid = self._uids.take_block(users + 1)
+        self._imports = tuple(imports)
+        self._control: socket.socket | None = None
+        self._process: KeptProcess | None = None
+        self._log: Drain | None = None
+        self._next = 0
+        self._leashes: dict[int, Leash] = {}
+        self._burial: asyncio.Future[None] | None = None
+        self.resident_kb = 0
+        self.forks = 0
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """Raises `SandboxFault` where it does not come up; the message ends with what it printed."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19)
+        ours.setblocking(False)
+        self._control = ours
+        heard, told = os.pipe2(os.O_CLOEXEC)
+        self._log = Drain(heard, 1 << 14, lambda: None, tail=True)
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._process = await self._keeper.spawn(
+                command_line(self._nsjail, self._jail(environment), _ARGV), {},
+                {0: nothing, 1: nothing, 2: told, 3: theirs.fileno()},
+            )  # fmt: skip
+            theirs.close()
+            answer = await self._greet(ours)
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(told)
+            os.close(nothing)
+        self.resident_kb = answer["resident_kb"]
+        asyncio.get_running_loop().add_reader(ours, self._receive)
+
+    async def _greet(self, control: socket.socket) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        settings = {
+            "path": ["/python-packages"],
+            "imports": self._imports,
+            "modules": {"temper_channel": _text(guest.__file__)},
+            "filter": base64.b64encode(bpf()).decode(),
+        }
+        try:
+            async with asyncio.timeout(_START_S):
+                await loop.sock_sendall(control, _text(zygote.__file__).encode())
+                await loop.sock_sendall(control, json.dumps(settings).encode())
+                body = await loop.sock_recv(control, _MESSAGE)
+        except (TimeoutError, OSError) as error:
+            raise SandboxFault(
+                f"no fork server: {error or 'it was not ready in time'}{self._said()}"
+            ) from error
+        if not body:
+            raise SandboxFault(f"no fork server: it ended at once{self._said()}")
+        answer: dict[str, Any] = json.loads(body)
+        if "error" in answer:
+            raise SandboxFault(f"no fork server: {answer['error']}")
+        return answer
+
+    def _said(self) -> str:
+        if self._log is None:
+            return ""
+        self._log.finish()
+        return ": " + bytes(self._log.kept[-2000:]).decode(errors="backslashreplace").strip()
+
+    def _jail(self, environment: Mapping[str, str]) -> Jail:
+        return Jail(
+            root=self._root, uid=self._uid, limits=_UNBOUNDED, inside_uid=0, more_users=self._users,
+            keep_capabilities=True, descriptors=(3,), cwd="/", log_descriptor=2,
+            environment={**environment, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def fork(self, shape: Shape, place: int, group: Group) -> Leash:
+        """A new check that makes itself ready, as user number `place`, inside `group`. Raises `SandboxFault` when the
+        server is gone or does not keep up."""
+        weak = group if isinstance(group, NoGroup) else None
+        leash = Leash(weak.take if weak else lambda *_: None)
+        number, self._next = self._next, self._next + 1
+        request = {
+            "id": number, "user": INSIDE_UID + place, "processes": shape.processes if weak else shape.processes + 2,
+            "disk_bytes": shape.disk_mb * MIB, "inodes": shape.inodes, "file_bytes": shape.file_mb * MIB,
+            "open_files": min(shape.open_files, _UNBOUNDED.open_files),
+            "address_space": (shape.memory_mb + EXTRA_ADDRESS_SPACE_MB) * MIB if weak else 0,
+            "look_s": LOOK_S if weak else 0.0,
+        }  # fmt: skip
+        rights = array.array("i", [leash.descriptor, *group.joins])
+        try:
+            if self._control is None:
+                raise SandboxFault("the fork server is gone")
+            self._control.sendmsg(
+                [json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            )
+        except OSError as error:
+            leash.close()
+            raise SandboxFault(f"the fork server takes no request: {error}") from error
+        except SandboxFault:
+            leash.close()
+            raise
+        leash.passed()
+        self.forks += 1
+        self._leashes[number] = leash
+        leash.report.add_done_callback(lambda _: self._leashes.pop(number, None))
+        return leash
+
+    @property
+    def alive(self) -> bool:
+        return self._control is not None
+
+    async def close(self) -> None:
+        """Returns once it and all its checks are gone."""
+        self._let_go()
+        await self._bury("the fork server was closed")
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+            for uid in range(self._uid, self._uid + self._users + 1):
+                self._uids.give_back(uid)
+
+    def _receive(self) -> None:
+        assert self._control is not None
+        try:
+            body = self._control.recv(_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            body = b""
+        if body:
+            leash = self._leashes.get(json.loads(body)["ended"])
+            if leash is not None:
+                leash.lost()
+            return
+        self._let_go()
+        self._burial = asyncio.ensure_future(self._bury(f"the fork server is gone{self._said()}"))
+
+    def _let_go(self) -> None:
+        """It ends when its socket closes, and, being process 1 of its pid namespace, takes all its checks along."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._control = None
+
+    async def _bury(self, reason: str) -> None:
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), _END_S)
+            except TimeoutError:
+                await self._process.signal()
+                await self._process.wait()
+            except SandboxFault:
+                pass  # The keeper is gone, and with it everything below it.
+        for leash in list(self._leashes.values()):
+            leash.lost(reason)
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
