@@ -11,7 +11,7 @@ import sys
 import typer
 
 from shared.errors import TemperError
-from temper.cli import audit, broker, dead, domains, holds, models, report, services, topics, trace, up
+from temper.cli import audit, broker, dead, domains, holds, judge, models, report, services, topics, trace, up
 
 INTERRUPTED = 130
 
@@ -29,6 +29,7 @@ app.command("broker")(broker.broker)
 app.command("trace")(trace.trace)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
+app.command("judge")(judge.judge)
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")

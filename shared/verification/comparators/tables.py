@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from shared.errors import VerificationFault
 from shared.verification.answers import Refusal, shown
 from shared.verification.comparators.base import Comparator
 from shared.verification.comparators.formula.limits import POOL_WORK, Work
 from shared.verification.comparators.json_fields import as_text, read_json, unfenced
 from shared.verification.comparators.numbers import read_number
 from shared.verification.comparators.text import TextComparator
+from shared.verification.judgement import Judgement
 
 MAX_ROWS = 256
 MAX_COLUMNS = 32
@@ -67,7 +69,7 @@ class TableComparator(Comparator[Table]):
             return False
         first, second = sorted((left, right), key=repr)
         if self.rows == "sequence":
-            kinds = [comparator.within(Work(POOL_WORK)) for comparator in self.columns.values()]
+            kinds = self._kinds(Work(POOL_WORK))
             return len(first.rows) == len(second.rows) and all(
                 self._rows(a, b, kinds) for a, b in zip(first.rows, second.rows, strict=True)
             )
@@ -75,6 +77,17 @@ class TableComparator(Comparator[Table]):
         if self.rows == "set":
             return all(matches) and len({other for row in matches for other in row}) == len(second.rows)
         return _as_bags(matches, len(second.rows))
+
+    def judge(self, expected: str, answer: str) -> Judgement:
+        """Raises `VerificationFault` where a cell of the expected table is unreadable."""
+        wanted = self.parse(expected)
+        if isinstance(wanted, Table):
+            cells = [cell for row in wanted.rows for cell in row if isinstance(cell, Refusal)]
+            if cells:
+                raise VerificationFault(
+                    f"the expected table is unreadable: {cells[0].reason}; mend the domain"
+                )
+        return Comparator.judge(self, expected, answer)
 
     def _from_lines(self, text: str) -> Table:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -108,8 +121,7 @@ class TableComparator(Comparator[Table]):
 
     def _typed(self, table: Table) -> Table:
         """Every cell read once: as its column declares, or as a number or text."""
-        pool = Work(POOL_WORK)
-        kinds = [comparator.within(pool) for comparator in self.columns.values()]
+        kinds = self._kinds(Work(POOL_WORK))
         return Table(
             table.header,
             tuple(
@@ -117,6 +129,9 @@ class TableComparator(Comparator[Table]):
                 for row in table.rows
             ),
         )
+
+    def _kinds(self, pool: Work) -> list[Comparator[Any]]:
+        return [comparator.within(pool) for comparator in self.columns.values()]
 
     def _rows(self, left: Row, right: Row, kinds: list[Comparator[Any]]) -> bool:
         if len(left) != len(right):
@@ -128,7 +143,7 @@ class TableComparator(Comparator[Table]):
     def _matches(self, left: Table, right: Table) -> list[list[int]]:
         """For each row on the left the rows on the right that equal it."""
         pool = Work(POOL_WORK)
-        kinds = [comparator.within(pool) for comparator in self.columns.values()]
+        kinds = self._kinds(pool)
         out = []
         for a in left.rows:
             pool.spend(len(right.rows))
