@@ -44,8 +44,10 @@ def fault_of_rollout(trajectory: Trajectory) -> str:
     return ""
 
 
-def judged(trajectory: Trajectory, checked: Checked, signature: Signature) -> Reward:
-    """The reward of an attempt that was checked."""
+def judged(
+    trajectory: Trajectory, checked: Checked, signature: Signature, stream_flags: tuple[str, ...] = ()
+) -> Reward:
+    """The reward of an attempt that was checked; `stream_flags` are what the auditor saw across attempts."""
     judgement = checked.judgement
     cut = _CUT_OFF.get(trajectory.stop_reason, "")
     reason = judgement.reason
@@ -59,6 +61,7 @@ def judged(trajectory: Trajectory, checked: Checked, signature: Signature) -> Re
         reason=reason,
         components=dict(judgement.components),
         flags=judgement.flags,
+        stream_flags=stream_flags,
         wall_seconds=checked.wall_seconds,
         cpu_seconds=checked.cpu_seconds,
     )

@@ -1,8 +1,9 @@
 """The verifier process: trajectories in, rewards out.
 
 Invariant: every trajectory of the run that was sampled gets exactly one terminal word per delivery chain: a verdict,
-or after the last retry a fault without a number. The offset of a trajectory is committed only after its reward was
-acknowledged. The process ends with 0 when its run ends or when it is asked to, having drained.
+or after the last retry a fault without a number (and none once its task's deadline has passed: the group's next
+attempt must find its slots empty). The offset of a trajectory is committed only after its reward was acknowledged.
+The process ends with 0 when its run ends or when it is asked to, having drained.
 """
 
 from __future__ import annotations
@@ -11,160 +12,171 @@ import asyncio
 import contextlib
 import importlib.metadata
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 import structlog
 from opentelemetry.trace import Span
 
+from services.verifier.auditor.auditor import Auditor
+from services.verifier.breaker import Breaker
+from services.verifier.budget import allowance, is_past
+from services.verifier.findings import Finding, broken_checks
+from services.verifier.holds import Holds
 from services.verifier.rewards import Signature, fault_of_rollout, faulted, judged, needs_no_reward
-from shared.bus.control import ControlWatcher
 from shared.bus.delivery import Delivery
-from shared.bus.heartbeat import HeartbeatLoop
-from shared.bus.producer import TypedProducer
-from shared.bus.subscriptions import group_name, trajectory_subscriptions
-from shared.bus.topics import TopicNames
-from shared.bus.worker import Worker
-from shared.contracts import Headers, Heartbeat, Reward, Trajectory, WorkerState
-from shared.errors import ContractError
+from shared.bus.service_frame import ServiceFrame
+from shared.bus.subscriptions import trajectory_subscriptions
+from shared.contracts import Headers, Reward, Trajectory
 from shared.settings import Settings
-from shared.storage import ObjectStore
-from shared.telemetry.tracing import Tracing
-from shared.verification.children import ChildPool
-from shared.verification.faults import fault_verdict
+from shared.verification.checks import Allowance, Checks, Methods
+from shared.verification.children import Checked, ChildPool
+from shared.verification.faults import CheckTooLate, fault_verdict
+from shared.verification.jails import Jails, machine_budget, open_sandbox
 from shared.verification.judgement import Attempt
+from shared.verification.registered import registered
 
-SERVICE = "verifier"
+SERVICE: Final = "verifier"
 
 
 class VerifierService:
-    """One verifier process of one run."""
+    """One verifier process of one run. `methods` finds check methods by name."""
 
-    def __init__(self, settings: Settings, worker_id: str) -> None:
+    policy_version = -1
+
+    def __init__(self, settings: Settings, worker_id: str, methods: Methods = registered) -> None:
         self._settings = settings
         self._worker_id = worker_id
-        self._run_id = settings.run.name
         self._version = _version()
         self._log = structlog.get_logger()
-        self._names = TopicNames(settings.bus.namespace)
-        self._tracing = Tracing.start(settings, SERVICE, worker_id)
-        self._producer = TypedProducer(settings, worker_id, ObjectStore(settings.storage_uri))
-        self._watcher = ControlWatcher(settings, SERVICE)
-        self._pool = ChildPool(
-            (domain.name for domain in settings.domains), children=settings.verifier.children
-        )
         workloads = settings.verifier.workloads
-        self._worker = Worker(
+        self._frame: ServiceFrame[Trajectory] = ServiceFrame(
             settings,
             SERVICE,
             worker_id,
-            trajectory_subscriptions(settings, workloads),
-            self._verify,
-            self._producer,
+            kind=Trajectory,
+            group_of=lambda trajectory: trajectory.slot.group_id,
+            subscriptions=trajectory_subscriptions(settings, workloads),
+            workloads=workloads,
             concurrency=settings.verifier.concurrency,
-            group=group_name(settings, SERVICE, workloads),
-            on_exhausted=self._give_up,
-            accept=self._accept,
+            opens="its checking children",
+            idles="trajectories",
         )
-        self._state: WorkerState = "starting"
-        self._waits_for = "its checking children"
-        self._verdicts: dict[str, int] = {}
+        verifier, names = settings.verifier, [domain.name for domain in settings.domains]
+        self._pool = ChildPool(names, children=verifier.children)
+        self._pool_apart = ChildPool(names)
+        self._jails = Jails(
+            partial(open_sandbox, settings.sandbox),
+            machine_budget(verifier.sandbox_cpus, verifier.sandbox_memory_mb),
+        )
+        self._checks = Checks(self._pool, self._jails, methods)
+        self._auditor = Auditor(
+            settings.auditor, self._checks, Checks(self._pool_apart, self._jails, methods)
+        )
+        self._breaker = Breaker(verifier.breaker_share, verifier.breaker_least, verifier.breaker_window)
+        self._holds = Holds(
+            self._frame.producer,
+            self._frame.watcher,
+            self._frame.names.control,
+            settings.run.name,
+            worker_id,
+        )
+        self._verdicts: Counter[str] = Counter()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Verify until `stop` is set or the run has ended. Raises `ConfigError` for domains it cannot load."""
-        heartbeat = HeartbeatLoop(
-            self._producer, self._names.workers, self._heartbeat, self._settings.telemetry.heartbeat_s
-        )
-        leave = asyncio.Event()
-        beside = [
-            asyncio.create_task(heartbeat.run(asyncio.Event())),
-            asyncio.create_task(self._watcher.watch()),
-        ]
-        beside.append(asyncio.create_task(self._leave_in_time(stop, leave, beside[:2])))
-        try:
-            await self._pool.start()
-            await self._know_the_run(leave)
-            await self._worker.run(leave)
-            for task in beside:
-                if task.done():
-                    task.result()
-            self._state = "stopped"
-        except BaseException:
-            self._state = "failed"
-            raise
-        finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-            await self._pool.close()
-            await self._producer.close()
-            self._tracing.shutdown()
+        await self._frame.run(self, stop)
 
-    async def _know_the_run(self, leave: asyncio.Event) -> None:
-        """Nothing is checked before it is known whether the run has ended and which groups were given up."""
-        self._waits_for = "the control topic"
-        await self._watcher.known(leave)
-        if not leave.is_set():
-            self._state, self._waits_for = "idle", "trajectories"
-            self._log.info("verifier.ready", domains=[domain.name for domain in self._settings.domains])
+    async def open(self) -> None:
+        await self._pool.start()
 
-    async def _leave_in_time(
-        self, stop: asyncio.Event, leave: asyncio.Event, beside: list[asyncio.Task[None]]
-    ) -> None:
-        """Sets `leave` when somebody asks, when the run ends, or when what runs beside the worker broke."""
-        await self._watcher.over(stop, beside)
-        self._state = "draining"
-        self._log.info(
-            "verifier.leaving", reason=self._watcher.reason or ("asked to" if stop.is_set() else "")
-        )
-        leave.set()
+    async def close(self) -> None:
+        await self._pool.close()
+        await self._pool_apart.close()
+        await self._jails.close()
 
-    def _accept(self, headers: Headers) -> bool:
-        return headers.run_id == self._run_id
+    def beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return ()
 
-    async def _verify(self, delivery: Delivery[Any]) -> None:
+    async def handle(self, delivery: Delivery[Trajectory]) -> None:
         """One trajectory to its reward. What it raises is a fault of ours, and is tried again later."""
         trajectory = delivery.message
-        if not isinstance(trajectory, Trajectory):
-            raise ContractError(
-                f"{delivery.position} holds a {trajectory.SCHEMA}: {delivery.topic} is for trajectories only"
-            )
-        if needs_no_reward(trajectory) or trajectory.slot.group_id in self._watcher.abandoned:
+        if needs_no_reward(trajectory):
             return
-        with self._span(delivery, trajectory) as span:
+        for domain in self._holds.lifted():
+            self._breaker.lift(domain)
+            self._auditor.lift(domain)
+        with self._span(delivery) as span:
             fault = fault_of_rollout(trajectory)
             if fault:
-                reward = faulted(trajectory, "infrastructure", fault, self._signature(delivery))
-            else:
-                attempt = Attempt(trajectory.final_answer, trajectory.artifacts)
-                budget_s = self._settings.verifier.check_seconds
-                checked = await self._pool.check(trajectory.domain, attempt, budget_s)
-                reward = judged(trajectory, checked, self._signature(delivery))
-            await self._send(reward, span)
-
-    async def _give_up(self, delivery: Delivery[Any], error: Exception) -> None:
-        """After the last retry: a terminal fault, so that the group can complete without this attempt."""
-        trajectory = delivery.message
-        if not isinstance(trajectory, Trajectory):
-            return
-        with self._span(delivery, trajectory) as span:
-            reason = f"not judged after {delivery.attempt} attempts: {error}"
-            await self._send(
-                faulted(trajectory, fault_verdict(error), reason, self._signature(delivery)), span
+                await self._send(
+                    faulted(trajectory, "infrastructure", fault, self._signature(delivery)), span
+                )
+                return
+            attempt = Attempt(trajectory.final_answer, trajectory.artifacts)
+            checked = await self._check(delivery, attempt)
+            looked = await self._auditor.look_again(
+                trajectory, attempt, checked, partial(self._allowance, delivery)
             )
+            seen = self._auditor.observe(trajectory, looked.checked.judgement)
+            reward = judged(trajectory, looked.checked, self._signature(delivery), seen.stream_flags)
+            await self._send(reward, span)
+            for finding in (looked.finding, seen.finding):
+                await self._tell(finding)
+
+    async def give_up(self, delivery: Delivery[Trajectory], error: Exception) -> None:
+        """After the last retry: a terminal fault, so that the group can complete without this attempt.
+
+        Past the deadline the scheduler has sent the group again: a fault told now would fill the slots of that
+        attempt, so the dead letter is all that is left of this one.
+        """
+        if is_past(_deadline_ms(delivery), _now_ms()):
+            self._log.warning(
+                "verifier.too_late", trajectory_id=delivery.message.trajectory_id, error=str(error)
+            )
+            return
+        with self._span(delivery) as span:
+            reason = f"not judged after {delivery.attempt} attempts: {error}"
+            fault = faulted(delivery.message, fault_verdict(error), reason, self._signature(delivery))
+            await self._send(fault, span)
+
+    async def _check(self, delivery: Delivery[Trajectory], attempt: Attempt) -> Checked:
+        domain = delivery.message.domain
+        try:
+            checked = await self._checks.check(domain, attempt, self._allowance(delivery))
+        except CheckTooLate:
+            raise  # load, and no word on the domain
+        except Exception as error:
+            tripped = self._breaker.observe(domain.name, str(error) or type(error).__name__)
+            await self._tell(None if tripped is None else broken_checks(tripped))
+            raise
+        self._breaker.observe(domain.name)
+        return checked
+
+    async def _tell(self, finding: Finding | None) -> None:
+        if finding is not None:
+            await self._holds.tell(finding)
+
+    def _allowance(self, delivery: Delivery[Trajectory]) -> Allowance:
+        return allowance(self._settings.verifier, _deadline_ms(delivery), _now_ms())
 
     async def _send(self, reward: Reward, span: Span) -> None:
         span.set_attribute("temper.verdict", reward.verdict)
         if reward.reward is not None:
             span.set_attribute("temper.reward", reward.reward)
+        flags = (*reward.flags, *reward.stream_flags)
+        if flags:
+            span.set_attribute("temper.flags", flags)
         headers = Headers(policy_version=reward.policy_version)
-        await self._producer.send(self._names.rewards, reward, headers)
-        self._verdicts[reward.verdict] = self._verdicts.get(reward.verdict, 0) + 1
+        await self._frame.producer.send(self._frame.names.rewards, reward, headers)
+        self._verdicts[reward.verdict] += 1
 
-    def _span(
-        self, delivery: Delivery[Any], trajectory: Trajectory
-    ) -> contextlib.AbstractContextManager[Span]:
+    def _span(self, delivery: Delivery[Trajectory]) -> contextlib.AbstractContextManager[Span]:
+        trajectory = delivery.message
         group = trajectory.slot.group_id
-        return self._tracing.span(
+        return self._frame.tracing.span(
             "verify",
             parent=delivery.headers,
             attributes={
@@ -178,36 +190,33 @@ class VerifierService:
             },
         )
 
-    def _signature(self, delivery: Delivery[Any]) -> Signature:
-        return Signature(self._worker_id, self._version, int(time.time() * 1000), delivery.attempt)
+    def _signature(self, delivery: Delivery[Trajectory]) -> Signature:
+        return Signature(self._worker_id, self._version, _now_ms(), delivery.attempt)
 
-    def _heartbeat(self) -> Heartbeat:
-        stats = self._worker.stats()
-        state = self._state
-        waits_for = self._waits_for if state in ("starting", "idle") else ""
-        if stats.blocked or stats.problem:
-            state, waits_for = "waiting", stats.problem or stats.blocked[0]
-        elif state == "idle" and stats.in_flight:
-            state, waits_for = "working", ""
-        return Heartbeat(
-            run_id=self._run_id,
-            worker_id=self._worker_id,
-            service="verifier",
-            state=state,
-            waits_for=waits_for,
-            in_flight=stats.in_flight,
-            processed=stats.processed,
-            failures=stats.failures,
-            lag=stats.lag,
-            gauges={
-                "children": len(self._pool.pids),
-                "partitions": stats.partitions,
-                "retried": stats.retried,
-                "dead": stats.dead,
-                "skipped": stats.skipped,
-                **{f"verdict.{verdict}": count for verdict, count in self._verdicts.items()},
-            },
-        )
+    def waits_for(self) -> str:
+        return ""
+
+    def ready(self) -> Mapping[str, Any]:
+        return {"domains": [domain.name for domain in self._settings.domains]}
+
+    def gauges(self) -> Mapping[str, float]:
+        return {
+            "children": len(self._pool.pids),
+            "sandbox_checks": self._jails.running,
+            "sandbox_waiting": self._jails.waiting,
+            "holds": self._holds.count,
+            **{f"verdict.{verdict}": count for verdict, count in self._verdicts.items()},
+            **self._auditor.gauges(),
+        }
+
+
+def _deadline_ms(delivery: Delivery[Trajectory]) -> int:
+    """The task's, as it was handed down: milliseconds since the epoch, 0 for none."""
+    return delivery.headers.deadline_ms or delivery.message.deadline_ms
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _version() -> str:

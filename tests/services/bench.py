@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from services.verifier.service import run
+from services.verifier.service import VerifierService
 from shared.bus.delivery import Delivery
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Headers, Message, Reward
 from shared.settings import Settings
+from shared.verification.checks import Methods
+from shared.verification.registered import registered
 
 
 class Bench:
@@ -61,10 +63,12 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
 
 
 @contextlib.asynccontextmanager
-async def verifying(settings: Settings, worker_id: str = "verifier-0") -> AsyncIterator[asyncio.Task[None]]:
+async def verifying(
+    settings: Settings, worker_id: str = "verifier-0", methods: Methods = registered
+) -> AsyncIterator[asyncio.Task[None]]:
     """A verifier that runs inside the block and has left, without an error, after it."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run(settings, worker_id, stop))
+    running = asyncio.create_task(VerifierService(settings, worker_id, methods).run(stop))
     try:
         yield running
     finally:
