@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from shared.sandbox.cgroups.base import Cgroups, Counters, Group
-from shared.sandbox.cgroups.none import EXTRA_ADDRESS_SPACE_MB, LOOK_S, Look, NoGroup
+from shared.sandbox.cgroups.none import LOOK_S, Look, NoGroup, address_space_mb
 from shared.sandbox.command import WORK, Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import Init, KeeperClient, KeptProcess
@@ -214,7 +214,7 @@ class OneRun:
             tmp=self._places["/tmp"], shm=self._places["/dev/shm"], proc=PROC,
             environment={**ENVIRONMENT, **command.environment}, cwd=command.cwd, seccomp=self._means.seccomp,
             log_descriptor=LOG_DESCRIPTOR,
-            address_space_mb=limits.memory_mb + EXTRA_ADDRESS_SPACE_MB if weak else 0,
+            address_space_mb=address_space_mb(limits) if weak else 0,
             user_processes=limits.processes if weak else 0,
         )  # fmt: skip
         bare = "/" not in command.argv[0]

@@ -14,9 +14,13 @@ from shared.sandbox.cgroups.base import Counters
 from shared.sandbox.limits import Limits
 
 LOOK_S = 0.05
-EXTRA_ADDRESS_SPACE_MB = 1024
-"""Above the memory limit: address space is not memory (numpy's threads alone reserve some hundred MiB), but one
-allocation of ten times the limit is refused at once."""
+EXTRA_ADDRESS_SPACE_MB, _ADDRESS_SPACE_OF_THREAD_MB = 1024, 128
+
+
+def address_space_mb(limits: Limits) -> int:
+    """RLIMIT_AS, well above the memory limit: address space is not memory (a thread reserves 64 MiB of stack and 64 of
+    heap, numpy some hundred), but one allocation of a hundred times the limit is refused at once."""
+    return limits.memory_mb + EXTRA_ADDRESS_SPACE_MB + _ADDRESS_SPACE_OF_THREAD_MB * limits.processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,8 +135,8 @@ def look() -> dict[str, float]:
 def _add(total: dict[str, float], pid: str) -> None:
     fields = _stat(pid)
     total["cpu"] += sum(int(field) for field in fields[11:15]) / TICK
-    if Path(PROC, pid).stat().st_uid and fields[0] not in "ZX":
-        # nsjail itself is root's, and no thread of the program.
+    if Path(PROC, pid).stat().st_uid:
+        # nsjail itself is root's. Ended ones that nobody waited for count: the process table holds them.
         total["threads"] += int(fields[17])
     for line in Path(PROC, pid, "smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")

@@ -1,0 +1,1 @@
+"""Programs that must not get out, take over, or be paid."""
