@@ -37,15 +37,15 @@ def test_two_verdicts_on_one_attempt_are_not_paid_and_hold_the_domain_back(
         domains=[{"name": MOODY}], auditor={"repeat_share": 1.0, "share": 0.0}, verifier={"concurrency": 1}
     )
     name = settings.run.name
-    attempts = [trajectory(name, MOODY_AT, "1", group=f"g{n}") for n in range(4)]
+    attempts = [trajectory(name, MOODY_AT, "1", group=f"g{n}") for n in range(2)]
 
     async def body() -> None:
         async with bench(settings) as it, verifying(settings):
-            await send(it, attempts[:2])
+            await send(it, attempts)
             (hold,) = await holds(it)
             assert hold.domain == "moody" and "different verdicts" in hold.reason
             evidence = hold.body["evidence"]["attempts"]
-            assert evidence[0]["trajectory_id"] in {message.trajectory_id for message in attempts[:2]}
+            assert evidence[0]["trajectory_id"] in {message.trajectory_id for message in attempts}
             assert sorted(evidence[0]["verdicts"]) == ["failed", "passed"]
             assert (hold.body["cause"], hold.body["by"]) == ("flaky", "verifier-0")
             for reward in (await it.rewards(2)).values():
@@ -54,18 +54,21 @@ def test_two_verdicts_on_one_attempt_are_not_paid_and_hold_the_domain_back(
                 assert "disagree" in reward.reason
             lift = Control(run_id=name, kind="lift", domain="moody")
             await it.producer.send(it.names.control, lift)
-            await asyncio.sleep(1.0)  # until the verifier has read it: the event is not acknowledged to us
-            await send(it, attempts[2:])
-            assert len(await holds(it, 2)) == 2, (
-                "what was counted before the lift is void, what comes after is not"
-            )
+            told, sent = 1, 2
+            while told < 2 and sent < 30:  # nobody tells us when the verifier has read the lift
+                await it.attempt(trajectory(name, MOODY_AT, "1", group=f"later-{sent}"))
+                sent += 1
+                await it.rewards(sent)
+                told = len(await holds(it))
+            assert told == 2, "what was counted before the lift is void, what comes after is not"
             beats: list[Heartbeat] = [
                 d.message
                 for d in await it.read(
                     it.names.workers, lambda seen: any(d.message.gauges.get("holds") == 2 for d in seen)
                 )
             ]
-            assert beats[-1].gauges["disagreed"] == beats[-1].gauges["flag.checks_disagree"] == 4
+            assert beats[-1].gauges["disagreed"] == beats[-1].gauges["flag.checks_disagree"]
+            assert 3 <= beats[-1].gauges["disagreed"] <= sent
 
     asyncio.run(body())
 
