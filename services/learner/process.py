@@ -67,6 +67,11 @@ class LearnerService:
         self._refused_steps = 0
         self._idle_since = self._began = time.monotonic()
 
+    @property
+    def open(self) -> bool:
+        """Its policy is announced and its records are read: from here on there is something to drain."""
+        return self._reader is not None
+
     async def run(self, stop: asyncio.Event) -> None:
         """Trains until the run has ended or `stop` is set."""
         self._stop = stop
@@ -82,6 +87,9 @@ class LearnerService:
             await self._open()
             await self._work()
             self._say("stopped", "")
+        except asyncio.CancelledError:
+            self._say("stopped", "")
+            raise
         except BaseException:
             self._say("failed", "")
             raise

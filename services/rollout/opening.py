@@ -58,6 +58,9 @@ async def open_and_say_so(settings: Settings, worker_id: str) -> tuple[Engine, C
     beating = asyncio.create_task(heartbeat.run(done))
     try:
         return await asyncio.to_thread(open_parts, settings)
+    except asyncio.CancelledError:
+        said.update(state="stopped", waits_for="")
+        raise
     except Exception as error:
         said.update(state="failed", waits_for=str(error))
         raise

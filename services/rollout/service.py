@@ -29,6 +29,7 @@ from shared.bus.worker import Worker
 from shared.contracts import Headers, Heartbeat, Task, Trajectory, WorkerState
 from shared.errors import ContractError
 from shared.settings import Settings
+from shared.stopping import unless
 from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
 
@@ -240,6 +241,11 @@ class _Rate:
 
 
 async def run(settings: Settings, worker_id: str, stop: asyncio.Event) -> None:
-    """Runs a rollout of `settings.run` until the run has ended (returns) or `stop` is set."""
-    engine, codec = await open_and_say_so(settings, worker_id)
-    await RolloutService(settings, worker_id, engine, codec).run(stop)
+    """Runs a rollout of `settings.run` until the run has ended (returns) or `stop` is set.
+
+    Whoever is asked to stop while the model is loaded stops at once: there is nothing to drain.
+    """
+    parts = await unless(stop, open_and_say_so(settings, worker_id))
+    if parts is not None:
+        engine, codec = parts
+        await RolloutService(settings, worker_id, engine, codec).run(stop)

@@ -38,6 +38,7 @@ from shared.contracts import (
 from shared.domains.registry import load_domain
 from shared.errors import StalledError
 from shared.settings import Settings
+from shared.stopping import unless
 from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
 
@@ -207,7 +208,7 @@ class SchedulerService:
         )
         beating = asyncio.create_task(heartbeat.run(asyncio.Event()))
         try:
-            await self._recover()
+            await unless(stop, self._recover())
             await self._loop(stop)
         finally:
             beating.cancel()

@@ -1,8 +1,8 @@
 """`temper scheduler|rollout|verifier|learner --config run.toml`: one process of one service.
 
 Invariant: SIGTERM and SIGINT ask the service to drain; it leaves with 0 when it has drained or when its run
-has ended, and with the error's code otherwise. It is gone `bus.drain_s` and a few seconds after it was asked to,
-whatever it waits for.
+has ended, and with the error's code otherwise. Asked before it has begun, it leaves at once; later, it is gone
+`bus.drain_s` and a few seconds after it was asked to, whatever it waits for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,6 +35,9 @@ GRACE_S = 2.0
 """Between the end of the drain time and the cancellation of what still runs."""
 HARD_GRACE_S = 8.0
 """Between the end of the drain time and the end of the process. `temper up` kills two seconds later."""
+
+LINGER_S = 1.0
+"""Between the end of a service that was asked to stop and the end of its process, for its threads to end."""
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The run's TOML file.")]
 WorkerOption = Annotated[
@@ -96,17 +99,44 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
             loop.add_signal_handler(number, ask)
         work = asyncio.create_task(start(settings, service, worker_id, stop))
         await drained(work, stop, settings.bus.drain_s + GRACE_S)
+        if stop.is_set():
+            leave_for_certain(service, LINGER_S, said=False)
 
     asyncio.run(body())
 
 
 async def start(settings: Settings, service: Service, worker_id: str, stop: asyncio.Event) -> None:
-    """Waits for broker and topics, then runs the service."""
+    """Waits for broker and topics, then runs the service. Asked to stop before that, it returns at once."""
     from shared.bus.connect import await_broker, await_topics
+    from shared.stopping import unless
 
-    await await_broker(settings.bus)
-    await await_topics(settings)
-    await importlib.import_module(f"services.{service}.service").run(settings, worker_id, stop)
+    await unless(stop, await_broker(settings.bus))
+    await unless(stop, await_topics(settings))
+    module = await unless(stop, imported(service))
+    if stop.is_set() or module is None:
+        return
+    try:
+        await module.run(settings, worker_id, stop)
+    except ImportError as error:
+        raise not_installed(service, error) from error
+
+
+async def imported(service: Service) -> Any:
+    """The service's module. In a thread: that takes seconds, and whoever asks to stop meanwhile is heard.
+
+    Raises `DependencyError` where a library that it needs is not installed.
+    """
+    import asyncio
+
+    try:
+        return await asyncio.to_thread(importlib.import_module, f"services.{service}.service")
+    except ImportError as error:
+        raise not_installed(service, error) from error
+
+
+def not_installed(service: Service, error: ImportError) -> DependencyError:
+    package = "temper-rl" if service == "scheduler" else f"temper-rl[{service}]"
+    return DependencyError(f"{service}: {error}; install what it needs with `pip install '{package}'`")
 
 
 async def drained(work: asyncio.Task[None], stop: asyncio.Event, patience_s: float) -> None:
@@ -127,16 +157,24 @@ async def drained(work: asyncio.Task[None], stop: asyncio.Event, patience_s: flo
         await work
 
 
-def leave_for_certain(service: Service, after_s: float) -> None:
-    """Ends this process `after_s` from now if it is still there: a thread that waits for a lost broker holds it."""
+def leave_for_certain(service: Service, after_s: float, *, said: bool = True) -> None:
+    """Ends this process `after_s` from now if it is still there: a thread that waits for a lost broker holds it.
+
+    `said`: it did not drain, which is told and is a failure; otherwise all is done, and only a thread is left that
+    still loads a model for nobody.
+    """
     import os
     import threading
 
     def leave() -> None:
-        print(
-            f"temper: {service} did not drain in {after_s:.0f} s; what it left is done again", file=sys.stderr
-        )
-        os._exit(DependencyError.exit_code)
+        if said:
+            print(
+                f"temper: {service} did not drain in {after_s:.0f} s; what it left is done again",
+                file=sys.stderr,
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(DependencyError.exit_code if said else 0)
 
     timer = threading.Timer(after_s, leave)
     timer.daemon = True

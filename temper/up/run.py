@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.bus.admin import apply
-from shared.bus.connect import await_broker
+from shared.bus.connect import wait_for_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Heartbeat, Message, Service
@@ -26,6 +26,7 @@ from shared.domains.registry import load_domain
 from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
+from shared.stopping import in_background, unless
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress, at_work
 from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
@@ -108,9 +109,10 @@ class LocalRun:
             loop.add_signal_handler(number, self._stop.set)
         with self._view:
             async with self._broker():
-                if self._fresh:
+                if self._fresh and not self._stop.is_set():
                     await self._refuse_a_past()
-                await self._services()
+                if not self._stop.is_set():
+                    await self._services()
                 if self._progress.ended is not None:
                     await self._summarize()
         return self._progress.ended is not None
@@ -125,10 +127,14 @@ class LocalRun:
             (self._settings.run_folder / "broker.address").write_text(self._bootstrap)
             self._view.line(f"dev broker on {self._bootstrap}, data in {data}")
         try:
-            await self._or_failure(await_broker(self._connected.bus))
-            await asyncio.to_thread(apply, self._connected)
+            waiting = in_background(lambda: wait_for_broker(self._connected.bus))
+            await unless(self._stop, self._or_failure(waiting))
+            if not self._stop.is_set():
+                await asyncio.to_thread(apply, self._connected)
             yield
         finally:
+            # The services before the broker: without one they cannot drain.
+            await self._stop_services()
             await self._processes.stop(lambda _: True, SLACK_S)
             (self._settings.run_folder / "broker.address").unlink(missing_ok=True)
 
@@ -152,9 +158,11 @@ class LocalRun:
         """Awaits `work`, or raises as soon as a process is given up."""
         task = asyncio.create_task(work)
         watch = asyncio.create_task(self._processes.failure())
-        done, _ = await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        for other in {task, watch} - done:
-            other.cancel()
+        try:
+            done, _ = await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for other in (task, watch):
+                other.cancel()  # harmless to the one that is done
         for finished in done:
             finished.result()
 
@@ -172,6 +180,9 @@ class LocalRun:
                 self._processes.start(name, [service, "--config", config, "--worker-id", name])
         self._view.line("started " + ", ".join(f"{count} {service}" for service, count in counts.items()))
         await self._or_failure(self._follow())
+        await self._stop_services()
+
+    async def _stop_services(self) -> None:
         patience = self._settings.bus.drain_s + SLACK_S
         await self._processes.stop(lambda name: name != BROKER, patience)
 
