@@ -32,16 +32,21 @@ class ReferencePolicy:
         """The stage ends."""
         self.wanted, self.model, self._kept = False, None, None
 
-    def keep(self, policy: PolicyModel, stage_index: int) -> dict[str, str] | None:
+    def renew(self) -> None:
+        """The policy as it is now becomes the reference, with the checkpoint that is about to be written."""
+        self.model, self._kept = None, None
+
+    def keep(self, policy: PolicyModel, stage_index: int, stage_step: int = 0) -> dict[str, str] | None:
         """Freezes and stores the policy if the stage wants a reference and has none; where it is.
 
-        Raises `StorageError`.
+        Every reference has a key of its own: older checkpoints still name theirs. Raises `StorageError`.
         """
         if not self.wanted:
             return None
         if self._kept is None:
             self.model = _frozen(policy)
-            key = f"references/{self._run_id}/{stage_index}.safetensors"
+            name = f"{stage_index}-{stage_step}" if stage_step else str(stage_index)
+            key = f"references/{self._run_id}/{name}.safetensors"
             written = store_tensors(self._store, key, policy.named_tensors())
             self._kept = {"uri": self._store.uri_of(key), "sha256": written.sha256}
         return self._kept

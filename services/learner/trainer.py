@@ -21,12 +21,12 @@ import torch
 from services.learner.batching import Batch, assemble
 from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
+from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Intake, Refused
 from services.learner.intake.offsets import ReplayGate, Shard
 from services.learner.model import PolicyModel
-from services.learner.objectives.kl import adapted_coefficient
 from services.learner.objectives.presets import Objective
 from services.learner.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer
 from services.learner.publish import announcement, make_canary
@@ -89,7 +89,7 @@ class Trainer:
         self.lineage = uuid.uuid4().hex[:12]
         self._ancestry: list[dict[str, Any]] = []
         self.progress = Progress()
-        self.kl_coefficient = 0.0
+        self._kl = KlState(0.0)
         self.intake = Intake(settings.run.name, self._samples)
         self.gate = ReplayGate()
         self._terms = self._make_terms()
@@ -128,7 +128,7 @@ class Trainer:
         )
         torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(state["rng"])), dtype=torch.uint8))
         self.progress = Progress(state["step"], state["stage_index"], state["stage_step"])
-        self.kl_coefficient = state["kl_coefficient"]
+        self._kl = KlState(state["kl_coefficient"], state.get("kl_since_refresh", 0))
         self._ancestry = [*state["ancestry"], {"lineage": state["lineage"], "until_step": state["step"]}]
         self.intake = Intake(self._settings.run.name, self._samples, state["intake"])
         self.gate = ReplayGate(state["intake"]["offsets"])
@@ -152,6 +152,11 @@ class Trainer:
     def objective(self) -> Objective | None:
         """Of the current stage; None when all are done."""
         return None if self.finished else self._objectives[self.progress.stage_index]
+
+    @property
+    def kl_coefficient(self) -> float:
+        """Of the next step."""
+        return self._kl.coefficient
 
     @property
     def version(self) -> int:
@@ -250,12 +255,8 @@ class Trainer:
             version=self.version,
             seconds=seconds,
         )
-        objective = self._terms.objective
-        if objective.kl_target > 0 and metrics.tokens:
-            attempts = sum(len(group.usable) for group in groups)
-            self.kl_coefficient = adapted_coefficient(
-                self.kl_coefficient, metrics.kl, objective.kl_target, attempts, objective.kl_horizon
-            )
+        attempts = sum(len(group.usable) for group in groups) if metrics.tokens else 0
+        self._kl = KlBudget.of(self._terms.objective).stepped(self._kl, metrics.kl, attempts)
         self.progress = done
         self._terms = self._make_terms()
         self._unsaved.append(record)
@@ -279,6 +280,10 @@ class Trainer:
         if stage_ended(self.progress, self._settings.stages):
             self.progress = self.progress.next_stage()
             self._begin_stage()
+        budget = KlBudget.of(self._terms.objective)
+        if not self.finished and budget.refresh_due(self._kl):
+            self._kl = budget.refreshed(self._kl)
+            self._reference.renew()
         return self._snapshot(positions, made_by)
 
     def write(self, snapshot: Snapshot) -> Announcement:
@@ -304,7 +309,9 @@ class Trainer:
                 **snapshot.state,
                 "policy": json.loads(encode(policy)),
                 "steps": [json.loads(encode(record)) for record in snapshot.steps],
-                "reference": self._reference.keep(self._policy, snapshot.progress.stage_index),
+                "reference": self._reference.keep(
+                    self._policy, snapshot.progress.stage_index, snapshot.progress.stage_step
+                ),
             }
             self._checkpoints.complete(step, weights, self._optimizer_file(), state)
         except BaseException:
@@ -329,8 +336,9 @@ class Trainer:
         self._reference.drop()
         objective = self.objective
         if objective is not None:
-            self.kl_coefficient = objective.kl_coefficient
-            self._reference.wanted = objective.kl_coefficient > 0
+            budget = KlBudget.of(objective)
+            self._kl = budget.begin()
+            self._reference.wanted = budget.needs_reference
         self._terms = self._make_terms()
 
     def _snapshot(self, positions: Mapping[Shard, int], made_by: Progress) -> Snapshot:
@@ -342,7 +350,8 @@ class Trainer:
             "stage_step": self.progress.stage_step,
             "lineage": self.lineage,
             "ancestry": self._ancestry,
-            "kl_coefficient": self.kl_coefficient,
+            "kl_coefficient": self._kl.coefficient,
+            "kl_since_refresh": self._kl.since_refresh,
             "intake": self.intake.to_state(positions),
             "identity": identity(self._settings, shapes),
             "rng": base64.b64encode(np.asarray(torch.get_rng_state()).tobytes()).decode("ascii"),

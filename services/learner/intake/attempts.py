@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from services.learner.guard.bad_data import Tokens, check_completion, check_distribution, check_sequence
 from services.learner.intake.join import FilledSlot
 from services.learner.objectives.presets import Objective
 from shared.contracts import NOT_SAMPLED, Fate, Sequence, Trajectory
-
-LOGPROB_SLACK = 1e-3
-"""A log-probability may be above zero by rounding, not more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,54 +73,34 @@ def refuse(slot: FilledSlot, terms: Terms) -> Refusal | None:
 
 
 def _broken(trajectory: Trajectory, terms: Terms) -> str:
-    if trajectory.sampled_tokens() == 0:
-        return "empty completion: no token has mask 1"
+    empty = check_completion(trajectory.sampled_tokens())
+    if empty:
+        return empty.reason
     demonstration = trajectory.sampling_mode == "demonstration"
     if demonstration != terms.imitation:
         return f"sampling mode {trajectory.sampling_mode!r} in a stage that " + (
             "imitates demonstrations" if terms.imitation else "learns from rewards"
         )
     for sequence in trajectory.sequences:
-        problem = _broken_ids(sequence, terms.vocabulary)
-        if not problem and not demonstration:
-            problem = _broken_sampling(sequence, terms.version)
-        if problem:
-            return problem
-    return "" if demonstration else _other_distribution(trajectory, terms.temperature)
-
-
-def _broken_ids(sequence: Sequence, vocabulary: int) -> str:
-    ids = sequence.token_ids
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocabulary):
-        wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        return f"vocabulary mismatch: token id {wrong}, the model has ids 0 to {vocabulary - 1}"
-    if sequence.loss_mask.size and sequence.loss_mask[0]:
-        return "the first token of a sequence has mask 1: it has no context to be predicted from"
-    return ""
-
-
-def _broken_sampling(sequence: Sequence, version: int) -> str:
-    mask = sequence.loss_mask.astype(bool)
-    logprobs = sequence.logprobs[mask]
-    finite = np.isfinite(logprobs)
-    if not finite.all():
-        return f"log-probability {logprobs[~finite][0]} at sampled token {int(np.argmin(finite))}"
-    if logprobs.size and float(logprobs.max()) > LOGPROB_SLACK:
-        return f"log-probability {float(logprobs.max()):.4f} is above zero"
-    versions = sequence.versions()[mask]
-    if versions.size and int(versions.min()) == NOT_SAMPLED:
-        return "a token with mask 1 that no policy version sampled"
-    if versions.size and int(versions.max()) > version:
-        return f"sampled by version {int(versions.max())}, which this learner has not made (now {version})"
-    return ""
-
-
-def _other_distribution(trajectory: Trajectory, temperature: float) -> str:
+        found = check_sequence(
+            _tokens(sequence),
+            vocabulary=terms.vocabulary,
+            version=terms.version,
+            sampled=not demonstration,
+        )
+        if found:
+            return found.reason
+    if demonstration:
+        return ""
     sampling = trajectory.sampling
-    if trajectory.sampling_mode != "sampled":
-        return f"sampling mode {trajectory.sampling_mode!r}: greedy attempts are not trained on"
-    if sampling.temperature != temperature:
-        return f"mixed temperatures: sampled at {sampling.temperature}, the stage says {temperature}"
-    if sampling.top_p != 1.0:
-        return f"truncated sampling: top_p {sampling.top_p}; ratios need the full distribution"
-    return ""
+    found = check_distribution(
+        mode=trajectory.sampling_mode,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        expected=terms.temperature,
+    )
+    return found.reason if found else ""
+
+
+def _tokens(sequence: Sequence) -> Tokens:
+    return Tokens(sequence.token_ids, sequence.loss_mask, sequence.logprobs, sequence.versions())

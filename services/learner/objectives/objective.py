@@ -83,6 +83,8 @@ class Objective(BaseModel):
     kl_ceiling: float = Field(default=10.0, gt=0)
     """The adapted coefficient stays in [kl_floor, kl_ceiling]: at 0 it could never grow again."""
     kl_on_zero_signal: bool = False
+    reference_refresh_steps: int = Field(default=0, ge=0)
+    """Above 0 the reference is renewed from the policy at the first checkpoint after so many steps; 0: frozen."""
 
     # Pairs.
     preference: PreferenceKind = "sigmoid"
@@ -125,7 +127,7 @@ class Objective(BaseModel):
 
 
 _ANY = {"kind", "aggregation", "length_constant", "entropy_coefficient", "kl_coefficient"}
-_KL = {"kl_estimator", "kl_place", "kl_target", "kl_on_zero_signal"}
+_KL = {"kl_estimator", "kl_place", "kl_target", "kl_on_zero_signal", "reference_refresh_steps"}
 _ADAPTIVE = {"kl_horizon", "kl_floor", "kl_ceiling"}
 _PAIRS = {"preference", "beta", "margin", "label_smoothing", "length_normalised", "reference_free"}
 _REWARDS = set(Objective.model_fields) - _ANY - _KL - _ADAPTIVE - _PAIRS
