@@ -49,7 +49,7 @@ _ATTRIBUTES: dict[str, Flag] = {
         ("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "f_code", "_getframe",
          "currentframe"), Flag.FRAME_WALK),
     **dict.fromkeys(("get_referrers", "get_objects", "pythonapi"), Flag.GC_WALK),
-    **dict.fromkeys(("exitstatus", "shouldstop", "shouldfail"), Flag.TEST_RUNNER_PATCHED),
+    **dict.fromkeys(("shouldstop", "shouldfail"), Flag.TEST_RUNNER_PATCHED),
     **dict.fromkeys(("collectonly", "setuponly"), Flag.COLLECT_ONLY),
     **dict.fromkeys(("wasxfail",), Flag.SKIP_OR_XFAIL),
     **dict.fromkeys(("__subclasses__",), Flag.GC_WALK),
@@ -178,7 +178,7 @@ def flags_of_target(name: str) -> set[Flag]:
     root = name.partition(".")[0]
     if root in _RUNNERS:
         found.add(Flag.TEST_RUNNER_PATCHED)
-    if name.endswith((".exitstatus", ".outcome", ".wasxfail")):
+    if name.endswith(("session.exitstatus", "report.outcome", "rep.outcome", ".wasxfail")):
         found.add(Flag.TEST_RUNNER_PATCHED)
     if name.endswith(".option.collectonly"):
         found.add(Flag.COLLECT_ONLY)

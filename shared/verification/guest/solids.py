@@ -163,11 +163,11 @@ def _stl(data: bytes) -> tuple[Any, Any]:
             if count > MAX_TRIANGLES:
                 raise TooLarge(f"over {MAX_TRIANGLES} triangles")
             kind = numpy.dtype([("normal", "<f4", 3), ("points", "<f4", (3, 3)), ("more", "<u2")])
-            points = numpy.frombuffer(data, kind, count, 84)["points"].reshape(-1, 3)
-            return points, numpy.arange(3 * count).reshape(-1, 3)
+            placed = numpy.frombuffer(data, kind, count, 84)["points"].reshape(-1, 3)
+            return placed, numpy.arange(3 * count).reshape(-1, 3)
     if not data.lstrip()[:5].lower() == b"solid":
         raise Unreadable("neither a binary nor a text STL")
-    points = []
+    points: list[list[float]] = []
     for line in data.split(b"\n"):
         words = line.split()
         if words and words[0].lower() == b"vertex":

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -43,12 +44,9 @@ class Measure(BaseModel):
     absolute: float = Field(default=0.0, ge=0)
 
     def holds(self, found: object) -> bool:
-        return _is_number(found) and math.isclose(
-            float(found),
-            self.value,
-            rel_tol=self.relative,
-            abs_tol=self.absolute,  # type: ignore[arg-type]
-        )
+        if not _is_number(found):
+            return False
+        return math.isclose(found, self.value, rel_tol=self.relative, abs_tol=self.absolute)
 
 
 class Box(BaseModel):
@@ -167,8 +165,6 @@ def _results(expected: Expectation, found: dict[str, Any]) -> Iterator[tuple[str
 async def _measured(
     sandbox: Sandbox, request: Geometry, limits: Limits
 ) -> tuple[str, dict[str, Any], str] | Judgement:
-    import json
-
     missing = [name for name in PACKAGES if name not in sandbox.settings.python_packages]
     if missing:
         raise VerificationFault(f"geometry needs {missing[0]!r} in sandbox.python_packages: name it there")
@@ -188,5 +184,5 @@ async def _measured(
         raise SandboxFault("a measuring process ended with a report that nobody can read") from error
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

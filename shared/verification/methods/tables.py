@@ -103,11 +103,12 @@ def _rank(cell: Cell) -> tuple[int, Any]:
 
 
 def _plain(value: float) -> float:
-    return 0.0 if value != value else value
+    return 0.0 if isinstance(value, float) and math.isnan(value) else value
 
 
 def _rough(value: float) -> float:
     try:
-        return float(f"{value:.6g}") if math.isfinite(value) else _plain(value)
+        number = float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+    return float(f"{number:.6g}") if math.isfinite(number) else _plain(number)

@@ -1,0 +1,94 @@
+"""One named test of a repository under pytest, in a jail of its own.
+
+Invariant: everything that pytest and this program need is imported before the repository is on the import path, no
+configuration of the repository is read, and the path is appended, so that no module of it takes another's place. The
+tested code shares this process and can forge all that is said here: the caller's control tests are there for that.
+
+Frames in: `W` ((path, content), …) files, then `T` (token, test id, more arguments, read conftest). Frames out: `R` (token, test id,
+phase, outcome, xfail) as they come, and `F` (token, exit status, collected) at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from shared.verification.guest.channel import Channel, Closed
+from shared.verification.guest.codec import Decoder, Encoder
+
+FILES, START, REPORT, FINISHED = b"W", b"T", b"R", b"F"
+PLACE = "/work/repository"
+_EARLY = (
+    "pytest", "unittest", "unittest.mock", "doctest", "logging", "tempfile", "shutil", "json", "re", "inspect", "ast", "traceback",
+    "warnings", "collections", "dataclasses", "functools", "importlib.metadata", "operator", "math", "time", "datetime",
+    "pathlib", "random", "statistics", "decimal", "fractions", "itertools", "contextlib", "copy", "io", "string",
+)  # fmt: skip
+
+
+def main() -> None:
+    channel = Channel()
+    status = 70
+    try:
+        while True:
+            kind, payload = channel.receive()
+            if kind == FILES:
+                _write(Decoder().decode(payload))
+            elif kind == START:
+                status = _run(channel, *Decoder().decode(payload))
+                break
+            else:
+                break
+    except Closed:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
+def _write(files: Any) -> None:
+    for path, content in files:
+        place = os.path.join(PLACE, path)  # noqa: PTH118 -- light
+        os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(place, "wb") as file:  # noqa: PTH123
+            file.write(content)
+
+
+def _run(channel: Channel, token: bytes, test: str, arguments: Any, read_conftest: bool) -> int:
+    for name in _EARLY:
+        __import__(name)
+    import pytest
+
+    for name in [name for name in os.environ if name.startswith(("PYTEST_", "PYTHON"))]:
+        del os.environ[name]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.makedirs(PLACE, exist_ok=True)  # noqa: PTH103
+    os.chdir(PLACE)
+    sys.path += [PLACE, os.path.join(PLACE, "src")]  # noqa: PTH118
+    sys.argv[:] = ["pytest"]
+    sys.dont_write_bytecode = True
+    recorder = _recorder(channel.send, token)
+    fixed = [
+        "-c", "/dev/null", f"--rootdir={PLACE}", "--import-mode=append", "-p", "no:cacheprovider", "-q",
+        "--override-ini=addopts=", "--override-ini=xfail_strict=true", *(() if read_conftest else ("--noconftest",)),
+    ]  # fmt: skip
+    status = int(pytest.main([*fixed, *arguments, test], plugins=[recorder]))
+    channel.send(FINISHED, Encoder().encode((token, status, recorder.collected)))
+    return status
+
+
+def _recorder(send: Callable[[bytes, bytes], None], token: bytes) -> Any:
+    class Recorder:
+        """Each phase of each test is told at once."""
+
+        collected = 0
+
+        def pytest_collection_finish(self, session: Any) -> None:
+            self.collected = len(session.items)
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            told = (token, report.nodeid, report.when, report.outcome, hasattr(report, "wasxfail"))
+            send(REPORT, Encoder().encode(told))
+
+    return Recorder()

@@ -1,0 +1,240 @@
+"""`pytest_suite`: hidden tests on a repository that the policy has changed.
+
+Tested code runs in the process of its tests; that is what such tests are. So no report from that process is believed
+alone. Invariant: a suite passes only if every named test passed in a process of its own by every signal (its report,
+its exit status, the number of tests), and every control that contradicts one of them failed. Hidden tests are copied
+in after the policy is done, and the runner's own files are put back (`repository`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.errors import VerificationFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.outcome import Outcome
+from shared.sandbox.prewarmed.child import Child
+from shared.sandbox.sandbox import Sandbox
+from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.tree import flags_of_changes
+from shared.verification.guest.codec import Decoder, Encoder
+from shared.verification.guest.kinds import Malformed
+from shared.verification.judgement import Judgement
+from shared.verification.methods.base import Request, ended_early, flags_of_result
+from shared.verification.methods.controls import controls
+from shared.verification.methods.jails import guest
+from shared.verification.methods.repository import has_conftest, is_protected, tested_tree
+from shared.verification.methods.trees import Entry
+
+PACKAGES = ("pytest",)
+"""What the jail's root must show: `sandbox.python_packages`."""
+DECISIVE = frozenset((Flag.CONTROL_PASSED, Flag.TEST_RUNNER_PATCHED))
+"""Findings under which nothing is paid, whatever the tests said: a control that passed, and code that goes for the
+runner in a file that is kept (one in a file that is put back can do nothing, and is only flagged)."""
+_FILES, _START, _REPORT, _FINISHED = b"W", b"T", b"R", b"F"
+_PIECE = 1 << 20
+_MAX_REPORTS = 10_000
+_PHASES = ("setup", "call", "teardown")
+
+
+class SuiteOptions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    controls: int = Field(default=3, ge=0, le=10)
+    """Contradictions tried of each named test. A forger that passes a share p of what it runs, blindly, is paid for
+    one test with p (1 - p)^controls: at most a tenth with three, and that to the power of the number of tests."""
+    controlled_tests: int = Field(default=20, ge=0)
+    """So many of the named tests, chosen by the request's digest, are controlled."""
+    partial: bool = False
+    packages: tuple[str, ...] = ()
+    """Further distributions that the tests import; `sandbox.python_packages` must name them."""
+
+
+class PytestSuite(Request):
+    """Files by path, as text. `named`: ids as pytest writes them (`tests/test_a.py::TestSum::test_small`); all of them
+    must pass. `binary`: further files of the policy in base64."""
+
+    original: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str]
+    hidden: dict[str, str] = Field(min_length=1)
+    named: tuple[str, ...] = Field(min_length=1)
+    binary: tuple[Entry, ...] = ()
+    options: SuiteOptions = SuiteOptions()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for path in (*self.original, *self.files, *self.hidden):
+            Entry(path=path)
+        known = {**self.original, **self.hidden}
+        for test in self.named:
+            path, separator, _ = test.partition("::")
+            if not separator or path not in known:
+                raise ValueError(
+                    f"named test {test!r} is in no hidden or original file: write it 'path::name'"
+                )
+        return self
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one process said of one test. `problem` is empty where all signals agree that it passed."""
+
+    problem: str = ""
+    flags: set[Flag] = field(default_factory=set)
+
+
+async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judgement:
+    """Raises `SandboxFault`, and `VerificationFault` where the root does not show what the tests need."""
+    packages = (*PACKAGES, *request.options.packages)
+    missing = [name for name in packages if name not in sandbox.settings.python_packages]
+    if missing:
+        raise VerificationFault(
+            f"pytest_suite needs {missing[0]!r} in sandbox.python_packages: name it there"
+        )
+    original, policy, hidden = _bytes(request.original), _policy_files(request), _bytes(request.hidden)
+    flags = set(flags_of_changes(original, policy, hidden))
+    tree = tested_tree(original, policy, hidden)
+    acting = {flag for flag in flags_of_changes(_kept(original), _kept(policy), hidden) if flag in DECISIVE}
+    suite = _Suite(sandbox, limits, packages)
+    problems: list[str] = []
+    for test in request.named:
+        run = await suite.run(tree, test)
+        flags |= run.flags
+        acting |= run.flags & DECISIVE
+        if run.problem:
+            problems.append(f"{test} {run.problem}")
+            if not request.options.partial:
+                break
+    if not problems or request.options.partial:
+        acting |= await _controlled(suite, request, tree)
+    return _verdict(request, problems, acting).flagged(flags | acting)
+
+
+def _verdict(request: PytestSuite, problems: list[str], decisive: set[Flag]) -> Judgement:
+    total = len(request.named)
+    if decisive:
+        return Judgement.failed(f"the results are not to be believed: {', '.join(sorted(decisive))}")
+    if not problems:
+        return Judgement.passed(f"{total} of {total} tests")
+    if request.options.partial and len(problems) < total:
+        right = total - len(problems)
+        return Judgement.partial(right / total, f"{right} of {total} tests; {problems[0]}")
+    return Judgement.failed(problems[0])
+
+
+async def _controlled(suite: _Suite, request: PytestSuite, tree: Mapping[str, bytes]) -> set[Flag]:
+    """Whether any contradiction of a named test passes too."""
+    seed = hashlib.sha256(
+        "\0".join((*request.named, *request.hidden.values())).encode("utf-8", "replace")
+    ).digest()
+    order = sorted(request.named, key=lambda test: hashlib.sha256(seed + test.encode()).digest())
+    for test in order[: request.options.controlled_tests]:
+        path, *names = test.split("::")
+        names[-1] = names[-1].partition("[")[0]
+        source = tree[path].decode("utf-8", "surrogateescape")
+        for changed in controls(source, tuple(names), request.options.controls, seed + test.encode()):
+            # A changed table of parameters changes the ids made of it: the whole function is run, all of it must not pass.
+            run = await suite.run(
+                {**tree, path: changed.encode("utf-8", "surrogateescape")}, test.partition("[")[0]
+            )
+            if not run.problem:
+                return {Flag.CONTROL_PASSED}
+    return set()
+
+
+class _Suite:
+    """Single tests, each in a process of its own."""
+
+    def __init__(self, sandbox: Sandbox, limits: Limits, packages: tuple[str, ...]) -> None:
+        self._sandbox, self._limits, self._packages = sandbox, limits, packages
+
+    async def run(self, tree: Mapping[str, bytes], test: str) -> _Run:
+        token = secrets.token_bytes(16)
+        async with guest(self._sandbox, "suite", self._limits, imports=self._packages) as child:
+            await _send_files(child, tree)
+            await child.send(_START + Encoder().encode((token, test, (), has_conftest(tree))))
+            reports, end = await _listen(child, token)
+            result = await child.finish()
+        result.raise_for_infrastructure()
+        run = _Run(flags=flags_of_result(result))
+        if result.outcome is not Outcome.EXITED or end is None:
+            judged = ended_early(result, "while the tests ran", who="the tested code")
+            run.flags |= {Flag(flag) for flag in judged.flags}
+            run.problem = f"did not end: {judged.reason}"
+            return run
+        run.problem = _problem(test, reports, end, result.exit_code)
+        if run.problem and end == (0, 1) and result.exit_code == 0:
+            run.flags.add(Flag.TEST_RUNNER_PATCHED)
+        return run
+
+
+def _problem(
+    test: str, reports: list[tuple[str, str, str, bool]], end: tuple[int, int], code: int | None
+) -> str:
+    """Why the signals do not all say that this test passed; empty where they do."""
+    status, collected = end
+    tests = {name for name, *_ in reports}
+    if not tests or collected == 0:
+        return "was not run"
+    if any(name != test and not name.startswith(f"{test}[") for name in tests) or collected != len(tests):
+        return "was not the only test that ran"
+    for name, phase, outcome, expected in reports:
+        if expected or outcome == "skipped":
+            return "was skipped, or expected to fail"
+        if outcome != "passed":
+            return f"failed in its {phase}" if phase in _PHASES else f"failed ({name[:80]!a})"
+    if any({phase for name, phase, *_ in reports if name == one} != set(_PHASES) for one in tests):
+        return "did not go through all its phases"
+    return "" if status == 0 and code == 0 else "ended with an exit status that is not 0"
+
+
+async def _send_files(child: Child, tree: Mapping[str, bytes]) -> None:
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for path, content in tree.items():
+        batch.append((path, content))
+        size += len(content)
+        if size > _PIECE:
+            await child.send(_FILES + Encoder().encode(batch))
+            batch, size = [], 0
+    await child.send(_FILES + Encoder().encode(batch))
+
+
+async def _listen(
+    child: Child, token: bytes
+) -> tuple[list[tuple[str, str, str, bool]], tuple[int, int] | None]:
+    """Reports under our token, and the end's (exit status, tests collected); None where no end came."""
+    reports: list[tuple[str, str, str, bool]] = []
+    while (frame := await child.receive()) is not None:
+        try:
+            said, *rest = Decoder().decode(frame[1:])
+            if said != token:
+                continue
+            if frame[:1] == _FINISHED:
+                status, collected = rest
+                return reports, (int(status), int(collected))
+            name, phase, outcome, expected = rest
+            if frame[:1] == _REPORT and len(reports) < _MAX_REPORTS:
+                reports.append((str(name), str(phase), str(outcome), bool(expected)))
+        except (Malformed, ValueError, TypeError):
+            continue
+    return reports, None
+
+
+def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path: content for path, content in files.items() if not is_protected(path)}
+
+
+def _policy_files(request: PytestSuite) -> dict[str, bytes]:
+    more = {entry.name: entry.content() or b"" for entry in request.binary}
+    return {**_bytes(request.files), **more}
+
+
+def _bytes(files: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: text.encode("utf-8", "surrogateescape") for path, text in files.items()}
