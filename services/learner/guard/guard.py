@@ -50,7 +50,7 @@ class Guard:
 
     def restored(self, state: GuardState, step: int, kept: Iterable[int] | None = None) -> GuardState:
         """The roll-back's own checkpoint, that of `step`, is complete: it stands for the one that it came from."""
-        good = {step if known == state.last_target else known for known in state.good}
+        good = {known for known in state.good if known != state.last_target} | {step}
         if kept is not None:
             good &= set(kept)
         return replace(state, good=tuple(sorted(good)), last_target=step)
