@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar
 
+from shared.errors import VerificationFault
 from shared.verification.answers import Refusal, shown
 from shared.verification.comparators.base import Comparator, Comparison
 from shared.verification.comparators.formula import numeric
@@ -72,16 +73,19 @@ class AnswerComparator(Comparator[Value]):
         return Comparison(equal, "" if equal else _why(self.kind, open_))
 
     def judge(self, expected: str, answer: str) -> Judgement:
-        judgement = Comparator.judge(self, expected, answer)
-        if judgement.verdict == "failed" and judgement.reason.startswith(f"wrong {self.kind}:"):
-            wanted, found = self.parse(expected), self.parse(answer)
-            if (
-                not isinstance(wanted, Refusal)
-                and not isinstance(found, Refusal)
-                and self._decided(wanted, found)[1]
-            ):
-                return Judgement.failed(f"not decided, so not equal: {shown(answer.strip())}")
-        return judgement
+        wanted = self.parse(expected)
+        if isinstance(wanted, Refusal):
+            raise VerificationFault(
+                f"the expected {self.kind} is unreadable: {wanted.reason}; mend the domain"
+            )
+        found = self.parse(answer)
+        if isinstance(found, Refusal):
+            return Judgement.failed(found.reason)
+        equal, open_ = self._decided(wanted, found)
+        if equal:
+            return Judgement.passed()
+        what = "not decided, so not equal" if open_ else f"wrong {self.kind}"
+        return Judgement.failed(f"{what}: {shown(answer.strip())}")
 
     def _decided(self, left: Value, right: Value) -> tuple[bool, bool]:
         """Whether they are equal, and whether that was left open."""

@@ -135,17 +135,18 @@ class FormulaParser(Cursor):
         return negated(node) if sign.text == "-" else PlusMinus(node, 1 if sign.text == "pm" else -1)
 
     def _postfix(self) -> Node:
-        node = self.primary()
+        node, last = self.primary(), ""
         while self.at("!", "%", "degree"):
             text = self.take().text
             if text == "!":
-                if isinstance(node, Call) and node.name == "factorial":
+                if last == "!":
                     raise SyntaxFault("a factorial of a factorial without brackets")
                 node = Call("factorial", (formula(node),))
             elif isinstance(node, Product) and isinstance(node.factors[-1], Constant):
                 raise SyntaxFault("two signs after one number")
             else:
                 node = Product((formula(node), Constant("percent" if text == "%" else "degree")))
+            last = text
         return node
 
     def primary(self) -> Node:
