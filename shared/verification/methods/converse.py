@@ -33,7 +33,6 @@ _LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"
 _CALL, _REPLY, _RAISED, _FOREIGN, _LEFT = b"C", b"R", b"E", b"O", b"X"
 _START, _FINISHED = b"T", b"F"
 _TESTER_GRACE_S = 5.0
-_TESTER_MEMORY_MB = 1024
 _PARTING_S = 2.0
 _MAX_NOTES = 64
 
@@ -75,10 +74,7 @@ async def converse(
     Raises `SandboxFault` where a jail or the tester is lost, `CheckTimedOut` where time ran out on our side.
     """
     talk = Talk()
-    own = replace(
-        limits, wall_s=limits.wall_s + _TESTER_GRACE_S, cpu_s=limits.cpu_s + _TESTER_GRACE_S,
-        memory_mb=max(limits.memory_mb, _TESTER_MEMORY_MB),
-    )  # fmt: skip
+    own = replace(limits, wall_s=limits.wall_s + _TESTER_GRACE_S, cpu_s=limits.cpu_s + _TESTER_GRACE_S)
     needs = ready_imports(sandbox, source)
     its_needs = ready_imports(sandbox, *(text for _, text in script.sources))
     async with (
@@ -93,8 +89,7 @@ async def converse(
 
 async def alone(sandbox: Sandbox, script: Script, limits: Limits) -> Finished | Judgement:
     """Runs a script that calls no candidate. Raises as `converse` does."""
-    own = replace(limits, memory_mb=max(limits.memory_mb, _TESTER_MEMORY_MB))
-    async with guest(sandbox, "tester", own) as tester:
+    async with guest(sandbox, "tester", limits) as tester:
         return await _Relay(Talk(), tester, tester, limits).run_alone(script)
 
 

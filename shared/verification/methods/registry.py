@@ -6,7 +6,7 @@ Invariant: a name is there once, and its request is read the same way wherever i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Method:
             raise ContractError(f"no request for method {self.name!r}: {_in_words(error)}") from error
 
 
-METHODS: Mapping[str, Method] = {
+DECLARED: Mapping[str, Method] = {
     method.name: method
     for method in (
         Method("python_function_tests", function_tests.PythonFunctionTests, function_tests.check),
@@ -71,11 +71,22 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+METHODS: Mapping[str, tuple[type[BaseModel], Check]] = {
+    name: (method.request, method.check) for name, method in DECLARED.items()
+}
+"""What a service needs of each: the model of its request, and the check."""
+
+
 def method(name: str) -> Method:
     """Raises `ConfigError` for an unknown name."""
-    if name not in METHODS:
-        raise ConfigError(f"check method {name!r} is unknown; known: {', '.join(METHODS)}")
-    return METHODS[name]
+    if name not in DECLARED:
+        raise ConfigError(f"check method {name!r} is unknown; known: {', '.join(DECLARED)}")
+    return DECLARED[name]
+
+
+def packages(names: Iterable[str]) -> tuple[str, ...]:
+    """What a sandbox must show for these methods, NumPy first: candidates and tests use it most."""
+    return tuple(dict.fromkeys(("numpy", *(package for name in names for package in method(name).packages))))
 
 
 def split_options(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
