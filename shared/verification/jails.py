@@ -77,6 +77,11 @@ class Jails(Generic[B]):
             self._users[id(box)] = self._users.get(id(box), 0) + 1
             try:
                 yield box
+                if self._closed:
+                    # What it judged may have been ended by us: that looks like the program's own end.
+                    raise SandboxFault(
+                        "the verifier closed while a check ran: it says nothing about its program"
+                    )
             except SandboxFault as error:
                 self._doubt(box, error)
                 raise
