@@ -1,65 +1,90 @@
 """`temper judge --method NAME < in.jsonl > out.jsonl`: one verdict a line.
 
-Invariant: line n of the output is the verdict on line n of the input, written at once; a line that is no record ends
-the command with exit code 4 and its number.
+Invariant: line n of the output is the verdict on line n of the input; a line that cannot be judged gives
+`{"error": …}` in its place, stops nothing, and makes the exit code 4 at the end.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-
-class Method(StrEnum):
-    ANSWER = "answer"
+BAD_LINES = 4
+NAMES = (
+    "answer", "python_function_tests", "program_tests", "pytest_suite", "property_check", "sql_result", "geometry",
+    "state_diff", "replay",
+)  # fmt: skip
+"""Written out, so that `--help` imports none of them; a test compares them with the registry."""
 
 
 def judge(
-    method: Annotated[
-        Method, typer.Option("--method", help="answer: gold and answer under a declared type.")
-    ],
+    method: Annotated[str, typer.Option("--method", help=f"One of {', '.join(NAMES)}.")],
     options: Annotated[
-        str, typer.Option("--options", help='As JSON: \'{"type": "decimal", "absolute": "0.01"}\'.')
+        str,
+        typer.Option(
+            "--options", help='JSON, or a file of it: \'{"type": "decimal"}\', \'{"limits": {"wall_s": 5}}\'.'
+        ),
     ] = "{}",
+    config: Annotated[Path | None, typer.Option("--config", help="A run's TOML, for its [sandbox].")] = None,
 ) -> None:
-    """Judge answers: JSON lines in, JSON lines out.
+    """Judge attempts: JSON lines in, JSON lines out, in the same order.
 
-    For `answer` a line is {"gold", "answer", "type"?} and gives {"equal", "verdict", "reason"}.
+    For `answer` a line is {"gold", "answer", "type"?} and gives {"equal", "verdict", "reason"}. For
+    `python_function_tests` it is {"candidate", "entry_point", "test"}, where `test` defines check(candidate) in plain
+    asserts; it gives {"verdict", "reward", "reason", "flags"}, as the other methods do. `limits` in the options, or in
+    a line, are those of a jail (wall_s, cpu_s, memory_mb, processes, …). A line's `id` is given back.
     """
-    import json
     import sys
 
-    from shared.errors import ConfigError, ContractError
-    from shared.verification.comparators.judging import AnswerMethod
+    from shared.errors import ConfigError
 
-    judging = AnswerMethod(_options(options))
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ContractError("it is no JSON object")
-            verdict = judging.judge(record)
-        except ConfigError as error:
-            raise ConfigError(f"line {number}: {error}") from error
-        except (ValueError, RecursionError, ContractError) as error:
-            raise ContractError(f"line {number} is no record for method {method.value!r}: {error}") from error
-        print(json.dumps(verdict, ensure_ascii=True), flush=True)
+    if method not in NAMES:
+        raise ConfigError(f"method {method!r} is unknown; known: {', '.join(NAMES)}")
+    given = _options(options)
+    lines = sys.stdin.buffer
+    if method == "answer":
+        from shared.verification.comparators.judging import AnswerMethod
+        from temper.cli.judging import judge_in_order
+
+        errors = judge_in_order(AnswerMethod(given).judge, lines)
+    else:
+        from temper.cli.judging import judge_lines
+
+        errors = judge_lines(method, given, lines, _sandbox(config))
+    if errors:
+        print(f"temper: {errors} lines could not be judged; each says why in its place", file=sys.stderr)
+        raise typer.Exit(BAD_LINES)
 
 
 def _options(text: str) -> dict[str, Any]:
+    """Raises `ConfigError`."""
     import json
 
     from shared.errors import ConfigError
 
     example = '\'{"type": "decimal", "absolute": "0.01"}\''
+    shown = text if len(text) < 60 else f"{text[:59]}…"
     try:
+        if not text.lstrip().startswith("{") and Path(text).is_file():
+            text = Path(text).read_text(encoding="utf-8")
         found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"--options is {text!r}: {error}; give a JSON object such as {example}") from error
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"--options is {shown!r}: {error}; give a JSON object such as {example}, or a file"
+        ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"--options is {text!r}: give a JSON object such as {example}")
+        raise ConfigError(f"--options is {shown!r}: give a JSON object such as {example}")
     return found
+
+
+def _sandbox(config: Path | None) -> Any:
+    """The settings of the sandbox: a run's, or those of the machine as it is."""
+    from shared.sandbox.settings import SandboxSettings
+
+    if config is None:
+        return SandboxSettings()
+    from shared.settings import load_settings
+
+    return load_settings(config).sandbox

@@ -55,6 +55,16 @@ class Method:
         except ValidationError as error:
             raise ContractError(f"no request for method {self.name!r}: {_in_words(error)}") from error
 
+    def read_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Raises `ConfigError` where the names of `defaults` are none of this method, or its options do not fit."""
+        _, options = split_options(self, defaults)
+        declared = self.request.model_fields.get("options")
+        if declared is not None and isinstance(declared.annotation, type):
+            try:
+                declared.annotation.model_validate(options)
+            except ValidationError as error:
+                raise ConfigError(f"options of method {self.name!r}: {_in_words(error)}") from error
+
 
 DECLARED: Mapping[str, Method] = {
     method.name: method
