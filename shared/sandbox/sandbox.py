@@ -25,6 +25,7 @@ from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import Limits
 from shared.sandbox.one_run import Means, OneRun, Site
 from shared.sandbox.outcome import Outcome, Result
+from shared.sandbox.prewarmed.forks import Prewarmed
 from shared.sandbox.roots import Roots
 from shared.sandbox.seccomp import Policy
 from shared.sandbox.sessions.opening import open_session
@@ -56,6 +57,7 @@ class Sandbox:
         self._roots = self._make_roots()
         self._cgroups: Cgroups | None = None
         self._uids: Uids | None = None
+        self._prewarmed: Prewarmed | None = None
         self._runs: dict[OneRun, asyncio.Task[Result]] = {}
         self._numbers = 0
         self._starting = asyncio.Lock()
@@ -84,6 +86,13 @@ class Sandbox:
         return self._cgroups
 
     @property
+    def prewarmed(self) -> Prewarmed:
+        """Small Python checks in forks of a warmed interpreter. Made at first use, closed with this."""
+        if self._prewarmed is None:
+            self._prewarmed = Prewarmed(self)
+        return self._prewarmed
+
+    @property
     def mode(self) -> str:
         """How runs are counted: `v1`, `v2`, or `none` (weaker, allowed by name)."""
         return self.cgroups.mode
@@ -105,6 +114,9 @@ class Sandbox:
             for run in self._runs:
                 run.stop()
             await asyncio.wait(self._runs.values())
+        if self._prewarmed is not None:
+            await self._prewarmed.close()
+            self._prewarmed = None
         await self._keeper.close()
         if self._cgroups is not None:
             self._cgroups.close()

@@ -19,15 +19,15 @@ from shared.sandbox.one_run import ENVIRONMENT
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.prewarmed.channel import Channel
 from shared.sandbox.prewarmed.child import Check, Child
+from shared.sandbox.prewarmed.host import Host
 from shared.sandbox.prewarmed.pool import RESERVE, USERS, Pool
 from shared.sandbox.prewarmed.server import ForkServer
-from shared.sandbox.sandbox import Sandbox
 
 
 class Prewarmed:
     """`run` a check, or `open` one and talk to it. `close` ends all; `async with` does it."""
 
-    def __init__(self, sandbox: Sandbox, *, reserve: int = RESERVE, users: int = USERS) -> None:
+    def __init__(self, sandbox: Host, *, reserve: int = RESERVE, users: int = USERS) -> None:
         self._sandbox = sandbox
         self._reserve = reserve
         self._users = users
@@ -55,8 +55,13 @@ class Prewarmed:
         except SandboxFault as fault:
             return Result(Outcome.INFRASTRUCTURE, detail=str(fault))
 
-    def open(self, check: Check, limits: Limits | None = None) -> Opened:
-        """`async with prewarmed.open(Check(source, channel=True), limits) as child: …`"""
+    def open(self, check: Check | str | bytes, limits: Limits | None = None) -> Opened:
+        """`async with prewarmed.open(source, limits) as child: …`. A bare source gets a channel.
+
+        Raises `ConfigError` for an import that the settings do not name; entering it `SandboxFault` where no check
+        can be made. What still runs at the end of the block is killed."""
+        if not isinstance(check, Check):
+            check = Check(check, channel=True)
         return Opened(self._pool(check.imports), check, limits or Limits())
 
     async def prepare(self, limits: Limits, imports: tuple[str, ...] = ()) -> None:

@@ -19,7 +19,7 @@ from shared.sandbox.cgroups.base import HELPERS, Cgroups, Group
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.prewarmed.leash import Leash
-from shared.sandbox.prewarmed.server import ForkServer, Shape
+from shared.sandbox.prewarmed.server import ForkServer, shape_of
 
 RESERVE = 4
 """Prepared checks of each shape. Twice the cores of a small machine: bursts are met, and memory is some 3 MB each."""
@@ -37,7 +37,6 @@ class Member:
     group: Group
     place: int
     server: ForkServer
-    shape: Shape
 
 
 class Pool:
@@ -57,7 +56,7 @@ class Pool:
         self._places: asyncio.Queue[int] = asyncio.Queue()
         for place in range(users):
             self._places.put_nowait(place)
-        self._ready: OrderedDict[Shape, deque[Member]] = OrderedDict()
+        self._ready: OrderedDict[Limits, deque[Member]] = OrderedDict()
         self._server: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -86,13 +85,13 @@ class Pool:
 
     def refill(self, limits: Limits) -> None:
         """Without waiting; called when the check that was taken has its job, so that it is not in its way."""
-        server, shape = self._server, Shape.of(limits)
+        server, shape = self._server, shape_of(limits)
         queue = self._ready.get(shape)
         if server is None or queue is None or self._closed:
             return
         while len(queue) < self._reserve and server.alive and self._places.qsize() > 1:
             try:
-                queue.append(self._make(server, shape, limits, self._places.get_nowait()))
+                queue.append(self._make(server, limits, self._places.get_nowait()))
             except SandboxFault:
                 return  # The next check asks again, and is told.
 
@@ -123,7 +122,7 @@ class Pool:
 
     async def _next(self, limits: Limits) -> Member:
         server = await self._alive()
-        shape = Shape.of(limits)
+        shape = shape_of(limits)
         queue = self._ready.setdefault(shape, deque())
         self._ready.move_to_end(shape)
         if len(self._ready) > SHAPES:
@@ -137,7 +136,7 @@ class Pool:
             self._let_end(member)
         self.made_on_demand += 1
         place = await self._places.get()
-        return self._make(server, shape, limits, place)
+        return self._make(server, limits, place)
 
     async def _alive(self) -> ForkServer:
         async with self._starting:
@@ -154,7 +153,7 @@ class Pool:
                 self._server = await self._start_server()
             return self._server
 
-    def _make(self, server: ForkServer, shape: Shape, limits: Limits, place: int) -> Member:
+    def _make(self, server: ForkServer, limits: Limits, place: int) -> Member:
         """Takes over `place`, also where it fails. Raises `SandboxFault`."""
         try:
             # The group's helper process is nsjail, which is not in this one: process 1 stays outside.
@@ -163,12 +162,12 @@ class Pool:
             self._places.put_nowait(place)
             raise
         try:
-            leash = server.fork(shape, place, group)
+            leash = server.fork(limits, place, group)
         except SandboxFault:
             self._places.put_nowait(place)
             self._keep(group.remove())
             raise
-        return Member(leash, group, place, server, shape)
+        return Member(leash, group, place, server)
 
     def _let_end(self, member: Member) -> None:
         self._keep(self.end(member))

@@ -13,19 +13,19 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shared.sandbox.cgroups.base import Group
-from shared.sandbox.cgroups.none import EXTRA_ADDRESS_SPACE_MB, LOOK_S, NoGroup
+from shared.sandbox.cgroups.none import LOOK_S, NoGroup, address_space_mb
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeptProcess
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.nsjail import INSIDE_UID, Jail, command_line
 from shared.sandbox.prewarmed import guest, zygote
+from shared.sandbox.prewarmed.host import Host
 from shared.sandbox.prewarmed.leash import Leash
-from shared.sandbox.sandbox import Sandbox
 from shared.sandbox.seccomp import bpf
 from shared.sandbox.streams import Drain
 
@@ -41,33 +41,15 @@ _UNBOUNDED = Limits(wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12
 """Of the server itself, which runs no program; its children lower theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What of a check's limits is settled before its source is known."""
-
-    memory_mb: int
-    processes: int
-    file_mb: int
-    disk_mb: int
-    inodes: int
-    open_files: int
-
-    @classmethod
-    def of(cls, limits: Limits) -> Shape:
-        return cls(
-            limits.memory_mb,
-            limits.processes,
-            limits.file_mb,
-            limits.disk_mb,
-            limits.inodes,
-            limits.open_files,
-        )
+def shape_of(limits: Limits) -> Limits:
+    """What of them is settled before a check's source is known; the rest, watched by us, is the same for all."""
+    return replace(limits, wall_s=1.0, cpu_s=1.0, output_kb=1)
 
 
 class ForkServer:
     """`users` checks at once, each as an outside user of its own; the server is one more."""
 
-    def __init__(self, sandbox: Sandbox, root: str, users: int, imports: Sequence[str]) -> None:
+    def __init__(self, sandbox: Host, root: str, users: int, imports: Sequence[str]) -> None:
         # The keeper of now: after it is lost this server is lost too, and the next one has the next keeper.
         self._keeper = sandbox.keeper
         self._nsjail = sandbox.nsjail
@@ -148,17 +130,17 @@ class ForkServer:
             environment={**environment, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    def fork(self, shape: Shape, place: int, group: Group) -> Leash:
+    def fork(self, limits: Limits, place: int, group: Group) -> Leash:
         """A new check that makes itself ready, as user number `place`, inside `group`. Raises `SandboxFault` when the
         server is gone or does not keep up."""
         weak = group if isinstance(group, NoGroup) else None
         leash = Leash(weak.take if weak else lambda *_: None)
         number, self._next = self._next, self._next + 1
         request = {
-            "id": number, "user": INSIDE_UID + place, "processes": shape.processes if weak else shape.processes + 2,
-            "disk_bytes": shape.disk_mb * MIB, "inodes": shape.inodes, "file_bytes": shape.file_mb * MIB,
-            "open_files": min(shape.open_files, _UNBOUNDED.open_files),
-            "address_space": (shape.memory_mb + EXTRA_ADDRESS_SPACE_MB) * MIB if weak else 0,
+            "id": number, "user": INSIDE_UID + place, "processes": limits.processes if weak else limits.processes + 2,
+            "disk_bytes": limits.disk_mb * MIB, "inodes": limits.inodes, "file_bytes": limits.file_mb * MIB,
+            "open_files": min(limits.open_files, _UNBOUNDED.open_files),
+            "address_space": address_space_mb(limits) * MIB if weak else 0,
             "look_s": LOOK_S if weak else 0.0,
         }  # fmt: skip
         rights = array.array("i", [leash.descriptor, *group.joins])

@@ -57,7 +57,8 @@ import types
 from typing import Any, NoReturn
 
 CONTROL = 3
-CHANNEL = 3
+NAME = b"temper-check"
+"""What `ps` shows for the server and for all checks."""
 MAX_MESSAGE = 1 << 16
 MAX_DESCRIPTORS = 16
 TICK = os.sysconf("SC_CLK_TCK")
@@ -76,7 +77,7 @@ NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET = (
     0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 15, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
 POLLRDHUP = 0x2000
 
@@ -487,6 +488,7 @@ def main() -> int:
     control.set_inheritable(False)
     try:
         settings = json.loads(receive(control)[0])
+        LIBC.prctl(PR_SET_NAME, NAME)
         warm(settings)
         code = base64.b64decode(settings["filter"])
         give_up_inheritance()
