@@ -45,6 +45,11 @@ class Cursor:
             raise SyntaxFault(f"{symbols[0]!r} is missing before {self.where()}")
         return self.take()
 
+    def last_symbol(self, *symbols: str) -> bool:
+        """Whether the token taken last is one of these."""
+        token = self._tokens[self._at - 1]
+        return self._at > 0 and token.kind == "symbol" and token.text in symbols
+
     def where(self) -> str:
         """The next token in words, printable."""
         token = self.next

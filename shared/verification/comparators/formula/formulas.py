@@ -90,15 +90,21 @@ class FormulaParser(Cursor):
                 factors.append(self._factor())
             elif self.at("/") and not self._unit_follows():
                 self.take()
-                below = formula(self._factor())
-                factors[-1:] = [Quotient(formula(factors[-1]), below)] if len(factors) == 1 else [
-                    factors[-1], Quotient(ONE, below)
-                ]  # fmt: skip
+                factors[-1:] = self._divided(formula(factors[-1]), len(factors) == 1)
             elif self.starts_factor():
                 factors.append(self.power())
             else:
                 break
         return factors[0] if len(factors) == 1 else Product(tuple(formula(factor) for factor in factors))
+
+    def _divided(self, above: Node, first: bool) -> list[Node]:
+        """`1/2%` is half of one percent: a sign at the very end belongs to the whole."""
+        below, rest = formula(self._factor()), list[Node]()
+        if self.last_symbol("%", "degree"):
+            match below:
+                case Product((inner, Constant() as sign)):
+                    below, rest = inner, [sign]
+        return [Quotient(above, below), *rest] if first else [above, Quotient(ONE, below), *rest]
 
     def _unit_follows(self) -> bool:
         return self.after.kind in ("unit", "text", "word")

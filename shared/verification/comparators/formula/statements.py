@@ -159,7 +159,8 @@ class StatementParser(FormulaParser):
         if opening == "]" or closing == "[":
             opening = "(" if opening == "]" else opening
             closing = ")" if closing == "[" else closing
-        if len(items) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
+        group = opening + closing
+        if len(items) == 1 and (group == "()" or (group == "[]" and isinstance(items[0], FORMULAS))):
             return items[0]
         return Brackets(opening, items, closing)
 
