@@ -6,6 +6,9 @@ not; what it no longer has is counted, never passed over in silence.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -69,5 +72,13 @@ class TopicLog:
     def message(self, record: RawRecord) -> Message:
         """Raises `ContractError` for a record that cannot be read, `StorageError` where its body is not there."""
         ticket = header(record.headers, "claim")
-        body = claims.redeem(self._store, ticket) if ticket else record.value
+        body = self._parked(ticket) if ticket else record.value
         return decode(header(record.headers, "schema"), body or b"")
+
+    def _parked(self, ticket: str) -> bytes:
+        """A body is found by its digest in the run's own store first: a copied run's tickets name the old place."""
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+            digest = str(json.loads(ticket).get("sha256"))
+            if re.fullmatch(r"[0-9a-f]{64}", digest) and self._store.exists(f"{claims.PREFIX}/{digest}"):
+                return self._store.get_bytes(self._store.uri_of(f"{claims.PREFIX}/{digest}"), digest)
+        return claims.redeem(self._store, ticket)

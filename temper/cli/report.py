@@ -23,17 +23,12 @@ def report(
     ] = -1.0,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
-    """Show summary.json as tables; exit code 1 when the run is below what was asked for."""
-    from shared.errors import ConfigError
-    from temper.report.summary import Summary
+    """Show what the run learnt as tables; exit code 1 when it is below what was asked for."""
+    from temper.report.collect import report_of_folder
 
-    path = folder / "summary.json"
-    try:
-        summary = Summary.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file; it is written when the run of this folder ends") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not a summary: {str(error).splitlines()[0]}") from error
+    summary, ended = report_of_folder(folder)
+    if not ended:
+        typer.echo(f"run {summary.run_id} has not ended: this is how far it has come", err=True)
     if as_json:
         typer.echo(summary.model_dump_json())
     else:

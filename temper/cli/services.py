@@ -107,11 +107,16 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
 
 async def start(settings: Settings, service: Service, worker_id: str, stop: asyncio.Event) -> None:
     """Waits for broker and topics, then runs the service. Asked to stop before that, it returns at once."""
+    import asyncio
+
     from shared.bus.connect import await_broker, await_topics
     from shared.stopping import unless
+    from temper.up.resolved import claim
 
     await unless(stop, await_broker(settings.bus))
     await unless(stop, await_topics(settings))
+    if not stop.is_set():
+        await asyncio.to_thread(claim, settings)
     module = await unless(stop, imported(service))
     if stop.is_set() or module is None:
         return

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from pydantic import ValidationError
 
 from shared.bus.topics import TopicNames
-from shared.contracts import Evaluation, Notice, Step
-from shared.errors import ContractError, DependencyError
+from shared.contracts import Control, Evaluation, Notice, Step
+from shared.errors import ConfigError, ContractError, DependencyError, StorageError
+from shared.plain_errors import explain
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.audit.log import TopicLog
+from temper.audit.place import connected, run_settings
 from temper.report.curve import plot_curves
 from temper.report.summary import Summary, build_summary, write_summary
 
@@ -30,6 +33,17 @@ class ReportFacts:
     steps: list[Step] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    ended: bool = False
+    """The scheduler has said that every stage is done."""
+
+    @property
+    def wall_seconds(self) -> float:
+        """From the beginning of the first step or evaluation to the end of the last; 0 of none."""
+        spans = [(s.created_ms / 1000, s.seconds.get("total", 0.0)) for s in self.steps]
+        spans += [(e.created_ms / 1000, e.seconds) for e in self.evaluations]
+        if not spans:
+            return 0.0
+        return max(end for end, _ in spans) - min(end - seconds for end, seconds in spans)
 
 
 def read_report_facts(settings: Settings) -> ReportFacts:
@@ -51,6 +65,8 @@ def read_report_facts(settings: Settings) -> ReportFacts:
                     facts.notices.append(message)
                 case Evaluation() if message.run_id == run:
                     facts.evaluations.append(message)
+                case Control() if message.run_id == run:
+                    facts.ended = facts.ended or message.kind == "end"
     return facts
 
 
@@ -59,8 +75,11 @@ def summarize_run(settings: Settings, wall_s: float, accelerators: int = 1) -> S
 
     `settings.bus` must reach the run's broker; `wall_s` are the seconds of this start of the run.
     """
-    facts = read_report_facts(settings)
-    summary = build_summary(
+    return write_report(settings, read_report_facts(settings), wall_s, accelerators)
+
+
+def summary_of(settings: Settings, facts: ReportFacts, wall_s: float, accelerators: int = 1) -> Summary:
+    return build_summary(
         settings.run.name,
         facts.steps,
         facts.evaluations,
@@ -68,11 +87,58 @@ def summarize_run(settings: Settings, wall_s: float, accelerators: int = 1) -> S
         wall_seconds=wall_s,
         accelerators=accelerators,
     )
+
+
+def write_report(settings: Settings, facts: ReportFacts, wall_s: float, accelerators: int = 1) -> Summary:
+    """Both files. Raises `StorageError` where the run's folder cannot be written."""
+    summary = summary_of(settings, facts, wall_s, accelerators)
     folder = settings.run_folder
-    folder.mkdir(parents=True, exist_ok=True)
-    write_summary(summary, folder / SUMMARY)
-    _draw(settings, facts, folder / CURVE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_summary(summary, folder / SUMMARY)
+        _draw(settings, facts, folder / CURVE)
+    except OSError as error:
+        raise StorageError(
+            f"{folder / SUMMARY} cannot be written: {error.strerror or error}; free space or set run.folder"
+        ) from error
     return summary
+
+
+def report_of_folder(folder: Path) -> tuple[Summary, bool]:
+    """The summary of a run's folder, and whether the run has ended.
+
+    Read from summary.json, else made from the run's topics; of a run that has ended both files are then written.
+    Raises `ConfigError` where there is neither, or nothing has happened yet, and `BusError`.
+    """
+    path = folder / SUMMARY
+    if path.is_file():
+        return read_summary(path), True
+    with connected(run_settings(folder)) as settings:
+        facts = read_report_facts(settings)
+        if not facts.steps and not facts.evaluations:
+            raise ConfigError(
+                f"{folder}: run {settings.run.name!r} has made no step and no evaluation yet; what it waits for is in "
+                f"its services' logs ({folder / 'logs'} of a `temper up`)"
+            )
+        if not facts.ended:
+            return summary_of(settings, facts, facts.wall_seconds), False
+        try:
+            return write_report(settings, facts, facts.wall_seconds), True
+        except StorageError as error:  # to read a run, its folder need not be writable
+            structlog.get_logger().warning("the report is not kept", cause=str(error))
+            return summary_of(settings, facts, facts.wall_seconds), True
+
+
+def read_summary(path: Path) -> Summary:
+    """Raises `ConfigError` for a file that is no summary."""
+    try:
+        return Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path} is no summary: {explain(Summary, error, 'the file')}; remove it, and `temper report` makes it again"
+        ) from error
 
 
 def _draw(settings: Settings, facts: ReportFacts, png: Path) -> None:

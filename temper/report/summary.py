@@ -96,7 +96,8 @@ class Summary(BaseModel):
     the seconds of these stages. A machine without an accelerator counts as one."""
     accelerators: int
     wall_seconds: float
-    """Of this start of the run."""
+    """Of this start of the run by `temper up`; of one whose services were started one by one, from the beginning of
+    its first step or evaluation to the end of its last."""
 
 
 def wilson(passed: int, count: int) -> tuple[float, float] | None:

@@ -6,16 +6,23 @@ and a run is resumed only under the configuration it was started with.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+from shared.domains.registry import load_domain
 from shared.errors import ConfigError
-from shared.settings import Settings, parse_settings
+from shared.settings import Settings, load_settings, parse_settings
 
 FILE_NAME = "run.toml"
 FREE_TO_CHANGE = (
     "bus", "storage", "rollout", "verifier", "auditor", "sandbox", "telemetry", "run.folder", "model.path",
+    "learner.device", "learner.threads", "learner.keep_checkpoints", "learner.max_buffered_groups",
 )  # fmt: skip
 """What may differ when a run is resumed: where things are and how many work, not what is learnt."""
 
@@ -68,6 +75,53 @@ def refuse_changes(before: Settings, now: Settings) -> None:
             f"run {now.run.name!r} in {now.run_folder} was started with another configuration ({'; '.join(found)}); "
             "set the old values, or give run.name a new value to start another run"
         )
+
+
+def claim(settings: Settings) -> None:
+    """Of a service that was started by itself: the run's folder says what the run is.
+
+    The first one to come writes the file, as a whole; the others must agree with it, as `temper up` must. Where the
+    folder cannot be written (a service's machine may hold nothing of the run) that is said, and the service goes on.
+    Raises `ConfigError` where the configuration is another one, or has a difficulty that its domain refuses.
+    """
+    resolved = resolve(settings)
+    place = resolved.run_folder / FILE_NAME
+    if not place.exists():
+        _check_difficulties(resolved)  # a mistake in one must not become what the run was started with
+        try:
+            _write_once(place, to_toml(resolved))
+        except OSError as error:
+            structlog.get_logger().warning(
+                "run.toml not written: audit and report of this folder need it",
+                place=str(place),
+                cause=str(error),
+            )
+            return
+    refuse_changes(load_settings(place, environment={}), resolved)
+
+
+def _check_difficulties(settings: Settings) -> None:
+    """Of the domains that are installed here: a learner's machine may hold none of them."""
+    for declared in settings.domains:
+        try:
+            domain = load_domain(declared.name)
+        except ConfigError:
+            continue
+        domain.parse_difficulty(declared.difficulty)
+
+
+def _write_once(place: Path, text: str) -> None:
+    """Makes `place` whole or not at all; one that is there stays as it is."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=place.parent, prefix=f".{FILE_NAME}."
+    ) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        Path(file.name).chmod(0o644)
+        with contextlib.suppress(FileExistsError):
+            os.link(file.name, place)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
