@@ -16,9 +16,10 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-@pytest.fixture(params=KINDS)
-def own_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of this test alone, to be killed, restarted and frozen."""
+@pytest.fixture(scope="module", params=KINDS)
+def mortal_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
     if request.param == "kafka" and "KAFKA_HOME" not in os.environ:
         pytest.skip(NO_KAFKA_PROCESS)
     running = Broker(request.param, tmp_path_factory.mktemp("own") / request.param)
@@ -27,3 +28,9 @@ def own_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield running
     finally:
         running.kill()
+
+
+@pytest.fixture
+def own_broker(mortal_broker: Broker) -> Broker:
+    """A broker that runs, to be killed, restarted and frozen. Tests of a module have it one after the other."""
+    return mortal_broker.start()

@@ -178,11 +178,19 @@ def send_bytes(
     settings: Settings, topic: str, value: bytes | None, headers: list[tuple[str, bytes]], key: bytes = b"k"
 ) -> None:
     """Write a record with a plain client, as a foreign producer would."""
+    send_bytes_of(settings, topic, [(key, value, headers)])
+
+
+def send_bytes_of(
+    settings: Settings, topic: str, records: Iterable[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]
+) -> None:
+    """Write records (key, value, headers) with a plain client, one after the other."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**client_options(settings.bus, "test-foreign"))
     try:
-        producer.send(topic, value=value, key=key, headers=headers).get(timeout=10)
+        for key, value, headers in records:
+            producer.send(topic, value=value, key=key, headers=headers).get(timeout=10)
     finally:
         producer.close()
 

@@ -47,7 +47,7 @@ def test_after_a_crash_of_the_broker_everything_goes_on(own_broker: Broker, tmp_
             read = [index_of_reward(d) for d in await reader.poll(5.0)]
             await until(lambda: len(seen.finished) > 20, "work before the crash")
             await asyncio.to_thread(own_broker.kill)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.3)
             before = len(acknowledged)
             await asyncio.to_thread(own_broker.start)
             await until(lambda: len(acknowledged) > before + 20, "sends after the restart", 40.0)
@@ -67,7 +67,9 @@ def test_after_a_crash_of_the_broker_everything_goes_on(own_broker: Broker, tmp_
 def test_a_frozen_broker_is_seen_and_its_return_too(
     own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.bus.poll_thread._SILENT_S", 3.0)
+    # A quarter of what they are: how often the broker is asked, and how long it may be silent.
+    monkeypatch.setattr("shared.bus.poll_thread._LAG_EVERY_S", 0.5)
+    monkeypatch.setattr("shared.bus.poll_thread._SILENT_S", 2.0)
     settings = settings_for(own_broker, tmp_path)
 
     async def test() -> None:
@@ -94,7 +96,7 @@ def test_sends_recover_from_an_outage_longer_than_the_delivery_timeout(
 ) -> None:
     """The client quirk: left alone, a producer whose sent records expired never sends again."""
     options = producer_options(1_000_000)
-    short = {**options, "request_timeout_ms": 1000, "delivery_timeout_ms": 2000}
+    short = {**options, "request_timeout_ms": 500, "delivery_timeout_ms": 1000}
     monkeypatch.setattr("shared.bus.producer.producer_options", lambda _: short)
     settings = settings_for(own_broker, tmp_path)
     topic = names(settings).rewards
@@ -108,7 +110,7 @@ def test_sends_recover_from_an_outage_longer_than_the_delivery_timeout(
                     asyncio.ensure_future(producer.send(topic, reward(settings, index)))
                     for index in range(1, 20)
                 ]
-                await asyncio.wait(sends, timeout=6.0)
+                await asyncio.wait(sends, timeout=3.0)
             finally:
                 own_broker.thaw()
             outcomes = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 30)
@@ -135,11 +137,9 @@ def test_a_broker_that_is_not_there_is_waited_for_and_then_named() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_address_and_a_bad_one_are_configuration_errors() -> None:
+def test_no_address_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="bootstrap_servers is empty"):
         run(await_broker(BusSettings()))
-    with pytest.raises(ConfigError, match="write it as host:port"):
-        run(await_broker(BusSettings(bootstrap_servers="localhost")))
 
 
 def test_missing_topics_are_waited_for_and_then_named(broker: Broker, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable
 
+import pytest
+
 from shared.bus.control import ControlWatcher
 from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.topics import names
@@ -17,7 +19,10 @@ from tests.bus.parts import producing, read_raw, run, until
 Make = Callable[..., Settings]
 
 
-def test_a_service_learns_of_the_end_and_of_groups_given_up(make_settings: Make) -> None:
+def test_a_service_learns_of_the_end_and_of_groups_given_up(
+    make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.bus.control._POLL_S", 0.1)
     settings = make_settings()
     topic = names(settings).control
 
@@ -62,8 +67,8 @@ def test_heartbeats_come_every_interval_and_once_at_the_end(make_settings: Make)
 
         async with producing(settings) as producer:
             stop = asyncio.Event()
-            beating = asyncio.create_task(HeartbeatLoop(producer, topic, make, 0.1).run(stop))
-            await asyncio.sleep(1.0)
+            beating = asyncio.create_task(HeartbeatLoop(producer, topic, make, 0.05).run(stop))
+            await asyncio.sleep(0.5)
             state = "stopped"
             stop.set()
             await asyncio.wait_for(beating, 5)

@@ -39,7 +39,7 @@ def test_positions_name_exactly_what_was_returned_and_a_restart_continues_there(
 
     async def test() -> None:
         async with producing(settings) as producer:
-            await send_tasks(producer, settings, range(100))
+            await send_tasks(producer, settings, range(40))
         got: list[int] = []
         positions: dict[tuple[str, int], int] = {}
         for _ in range(20):
@@ -50,9 +50,9 @@ def test_positions_name_exactly_what_was_returned_and_a_restart_continues_there(
             positions = reader.positions()
             assert sum(positions.values()) == len(got)
             await reader.close()
-            if len(got) == 100:
+            if len(got) == 40:
                 break
-        assert sorted(got) == list(range(100))
+        assert sorted(got) == list(range(40))
 
     run(test())
 
@@ -95,7 +95,7 @@ def test_a_paused_topic_keeps_silent_and_misses_nothing(make_settings: Make) -> 
             reader.pause([low])
             got = []
             for _ in range(8):
-                got.extend(await reader.poll(0.2, max_records=20))
+                got.extend(await reader.poll(0.1, max_records=20))
             assert {delivery.topic for delivery in got} <= {high}
             await send_tasks(producer, settings, range(100, 120), "low")
             reader.resume([low])

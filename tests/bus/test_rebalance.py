@@ -39,7 +39,7 @@ def test_members_that_join_and_leave_share_the_work_without_doing_it_twice(
 
     async def test() -> None:
         async def short(index: int, delivery: Delivery[Any]) -> None:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
 
         first, second = Seen(short), Seen(short)
         async with producing(settings) as producer:
@@ -86,7 +86,7 @@ def test_a_full_member_that_gains_partitions_stays_within_its_buffer(make_settin
                 await asyncio.sleep(0.3)
                 held = one.stats().buffered
             await until(lambda: one.stats().partitions == 4, "the partitions of the one that left")
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.6)
             assert one.stats().buffered == held, "a paused member read the partitions it gained"
             gate.set()
             await until(lambda: len(set(full.finished) | set(other.finished)) == 2000, "all records")
@@ -95,7 +95,7 @@ def test_a_full_member_that_gains_partitions_stays_within_its_buffer(make_settin
 
 
 def test_a_handler_that_outlives_the_drain_is_cut_off_and_done_elsewhere(make_settings: Make) -> None:
-    settings = make_settings(bus={"drain_s": 0.5, "partitions": 2, "retry_delays_s": []})
+    settings = make_settings(bus={"drain_s": 0.2, "partitions": 2, "retry_delays_s": []})
     only = {"subscriptions": [Subscription(names(settings).tasks("single_turn", "normal"))]}
 
     async def test() -> None:
@@ -133,13 +133,16 @@ def test_killed_workers_lose_nothing(make_settings: Make, tmp_path: Path) -> Non
             with contextlib.ExitStack() as stack:
                 processes = [stack.enter_context(process(document, f"rollout-{i}")) for i in range(2)]
                 for round_ in range(3):
-                    await asyncio.sleep(1.5)
+                    limit = time.monotonic() + 20
+                    while len(results(settings, topic)) < 100 * (round_ + 1):
+                        assert time.monotonic() < limit, f"no progress before kill {round_ + 1}"
+                        await asyncio.sleep(0.1)
                     os.kill(processes[round_ % 2].pid, signal.SIGKILL)
                     processes[round_ % 2] = stack.enter_context(process(document, f"again-{round_}"))
                 limit = time.monotonic() + 40
                 while len(done := results(settings, topic)) < 800:
                     assert time.monotonic() < limit, f"only {len(done)} of 800 tasks were done"
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(0.2)
         assert done == {f"0-rl-{index:07d}" for index in range(800)}
 
     run(test(), 70.0)

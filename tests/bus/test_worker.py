@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shared.bus.delivery import Delivery
+from shared.bus.subscriptions import Subscription
 from shared.bus.topics import names
 from shared.settings import Settings
 from tests.bus.parts import (
@@ -155,7 +156,7 @@ def test_a_job_longer_than_the_session_is_not_taken_away(make_settings: Make) ->
 
     async def test() -> None:
         async def long(index: int, delivery: Delivery[Any]) -> None:
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(1.8)
 
         seen = Seen(long)
         async with producing(settings) as producer:
@@ -171,19 +172,23 @@ def test_a_job_longer_than_the_session_is_not_taken_away(make_settings: Make) ->
 
 
 def test_a_stop_lets_running_handlers_finish_before_the_group_is_left(make_settings: Make) -> None:
-    settings = make_settings()
+    settings = make_settings(bus={"retry_delays_s": []})
+    only = {"subscriptions": [Subscription(names(settings).tasks("single_turn", "normal"))]}
 
     async def test() -> None:
         async def slow(index: int, delivery: Delivery[Any]) -> None:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.3)
 
         first, second = Seen(slow), Seen()
         async with producing(settings) as producer:
             await send_tasks(producer, settings, range(4))
-            async with working(settings, producer, second, "rollout-1"):
+            async with working(settings, producer, second, "rollout-1", **only) as other:
+                await until(lambda: len(second.finished) == 4, "both partitions with the second worker")
                 # The first joins while the second has everything; records sent then are shared.
-                async with working(settings, producer, first, "rollout-0") as worker:
-                    await until(lambda: worker.stats().partitions, "partitions of the first worker")
+                async with working(settings, producer, first, "rollout-0", **only) as worker:
+                    await until(
+                        lambda: worker.stats().partitions == other.stats().partitions == 1, "one each"
+                    )
                     await send_tasks(producer, settings, range(100, 140))
                     await until(lambda: first.order, "a running handler")
                 started = list(first.order)
