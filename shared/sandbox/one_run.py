@@ -192,7 +192,7 @@ class OneRun:
         if final is None and stopped is None and not lost:
             lost = "process 1 of a run ended without a report"
         said = ending(log) if final is not None else Ending("unknown")
-        if said.kind == "no_program" and "/" not in self._command.argv[0]:
+        if said.kind == "no_program" and said.message.startswith(f"execve('{_SHELL[0]}')"):
             said = Ending("not_started", message=f"the root has no shell: {said.message}")
         flooded = any(stream.over for stream in streams)
         verdict = decide(Evidence(said, counters, stopped, flooded, full, lost), self._limits)

@@ -182,7 +182,9 @@ class KeeperClient:
         }
         first: list[int] = []
         if init is not None:
-            scratch = "" if self._folder.startswith("/tmp/") else "/tmp"
+            # Covered for this run; not where the run itself needs what is in it.
+            needed = any(path.startswith("/tmp/") for path in (self._folder, argv[0]))
+            scratch = "" if needed else "/tmp"
             body["init"] = {"scratch": scratch, "look_s": init.look_s}
             first = [init.report]
         answer, _ = await self._ask(body, [*first, *descriptors.values(), *joins])

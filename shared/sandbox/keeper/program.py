@@ -234,8 +234,7 @@ class Keeper:
                     run_init({**request, **request["init"]}, descriptors, told, become)
                 become(request, descriptors, told)
             except BaseException as error:  # noqa: BLE001 - the child must not return: it tells, and leaves
-                number = error.errno if isinstance(error, OSError) else errno.EINVAL
-                os.write(told, json.dumps([number, f"{type(error).__name__}: {error}"]).encode())
+                tell(told, error)
             finally:
                 os._exit(127)
         os.close(told)
@@ -291,6 +290,12 @@ def space(path: str) -> list[int]:
     return [found.f_frsize, found.f_blocks, found.f_bfree, found.f_files, found.f_ffree]
 
 
+def tell(told: int, error: BaseException) -> None:
+    """To the keeper, why a program was not started."""
+    number = error.errno if isinstance(error, OSError) else errno.EINVAL
+    os.write(told, json.dumps([number, f"{type(error).__name__}: {error}"]).encode())
+
+
 def become(request: dict[str, Any], descriptors: list[int], told: int) -> NoReturn:
     """In the forked child: join the cgroups, put the descriptors in their places, start the program."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -314,7 +319,11 @@ def become(request: dict[str, Any], descriptors: list[int], told: int) -> NoRetu
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.execve(request["argv"][0], request["argv"], request["env"])
+    try:
+        os.execve(request["argv"][0], request["argv"], request["env"])
+    except OSError as error:
+        tell(kept_told, error)
+    os._exit(127)
 
 
 def main() -> int:
