@@ -30,13 +30,14 @@ from shared.bus.delivery import Delivery
 from shared.bus.service_frame import ServiceFrame
 from shared.bus.subscriptions import trajectory_subscriptions
 from shared.contracts import Headers, Reward, Trajectory
+from shared.sandbox.sandbox import Sandbox
 from shared.settings import Settings
 from shared.verification.checks import Allowance, Checks, Methods
 from shared.verification.children import Checked, ChildPool
 from shared.verification.faults import CheckTooLate, fault_verdict
 from shared.verification.jails import Jails, machine_budget, open_sandbox
 from shared.verification.judgement import Attempt
-from shared.verification.registered import registered
+from shared.verification.registered import registered, sandbox_packages
 
 SERVICE: Final = "verifier"
 
@@ -68,7 +69,7 @@ class VerifierService:
         self._pool = ChildPool(names, children=verifier.children)
         self._pool_apart = ChildPool(names)
         self._jails = Jails(
-            partial(open_sandbox, settings.sandbox),
+            self._open_sandbox,
             machine_budget(verifier.sandbox_cpus, verifier.sandbox_memory_mb),
         )
         self._checks = Checks(self._pool, self._jails, methods)
@@ -96,6 +97,13 @@ class VerifierService:
         await self._pool.close()
         await self._pool_apart.close()
         await self._jails.close()
+
+    async def _open_sandbox(self) -> Sandbox:
+        settings = self._settings.sandbox
+        packages = sandbox_packages(settings.python_packages)
+        box = await open_sandbox(settings.model_copy(update={"python_packages": packages}))
+        self._log.info("sandbox.ready", cgroups=box.mode)
+        return box
 
     def beside(self) -> Sequence[Coroutine[Any, Any, None]]:
         return ()

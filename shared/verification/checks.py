@@ -8,6 +8,7 @@ whatever it waits for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -32,10 +33,14 @@ JAILS_OF_A_CHECK = 2
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A check method: the model of its request, and `check(sandbox, request, limits)`."""
+    """A check method: the model of its request, and `check(sandbox, request, limits)`.
+
+    `jailed` False: it runs nothing of the policy's, and is called without a sandbox.
+    """
 
     request: type[BaseModel]
     check: Callable[[Any, Any, Limits], Awaitable[Judgement]]
+    jailed: bool = True
 
 
 Methods = Callable[[str], Method]
@@ -75,21 +80,17 @@ class Checks:
             return Checked(asked.found, asked.wall_seconds, asked.cpu_seconds)
         left_s = allowance.left_s - (time.monotonic() - began)
         started = time.perf_counter()
-        judgement = await self._in_sandbox(reference.name, asked.found, allowance.sandbox_s, left_s)
+        method = self._methods(asked.found.method)
+        judgement = await self._by_method(method, reference.name, asked.found, allowance.sandbox_s, left_s)
         wall = asked.wall_seconds + time.perf_counter() - started
-        return Checked(judged_or_fault(judgement), wall, asked.cpu_seconds, ran_code=True)
+        return Checked(judged_or_fault(judgement), wall, asked.cpu_seconds, ran_code=method.jailed)
 
-    async def _in_sandbox(self, domain: str, wanted: CheckRequest, most_s: float, left_s: float) -> Judgement:
-        jails = self._jails
-        if jails is None:
-            raise VerificationFault(
-                f"domain {domain!r} wants a {wanted.method} check: that needs a sandbox, and there is none"
-            )
-        method = self._methods(wanted.method)
+    async def _by_method(
+        self, method: Method, domain: str, wanted: CheckRequest, most_s: float, left_s: float
+    ) -> Judgement:
         request = _request(domain, wanted, method)
         limits = _limits(domain, wanted.limits)
         seconds = _seconds(domain, wanted, limits, most_s)
-        demand = Demand(cpus=1.0, memory_mb=limits.memory_mb * JAILS_OF_A_CHECK)
         cut = left_s < seconds
         try:
             async with asyncio.timeout(None) as clock:
@@ -97,7 +98,7 @@ class Checks:
                 if left_s != float("inf"):
                     _enough(domain, limits, left_s)
                     clock.reschedule(asyncio.get_running_loop().time() + left_s)
-                async with jails.admitted(demand) as box:
+                async with self._place(domain, wanted, method, limits) as box:
                     cut = self._begin(clock, domain, limits, seconds)
                     judgement = await method.check(box, request, limits)
         except TimeoutError as error:
@@ -113,6 +114,18 @@ class Checks:
                 f"method {wanted.method!r} returned {type(judgement).__name__}: it must return a Judgement"
             )
         return judgement
+
+    def _place(
+        self, domain: str, wanted: CheckRequest, method: Method, limits: Limits
+    ) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Where the method runs: the sandbox, once it is this check's turn, or nowhere in particular."""
+        if not method.jailed:
+            return contextlib.nullcontext()
+        if self._jails is None:
+            raise VerificationFault(
+                f"domain {domain!r} wants a {wanted.method} check: that needs a sandbox, and there is none"
+            )
+        return self._jails.admitted(Demand(1.0, limits.memory_mb * JAILS_OF_A_CHECK))
 
     @staticmethod
     def _begin(clock: asyncio.Timeout, domain: str, limits: Limits, seconds: float) -> bool:

@@ -6,6 +6,8 @@ Invariant: a method is imported when a domain first asks for it; a name that is 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from collections.abc import Iterable
 
 from shared.errors import VerificationFault
 from shared.plain_errors import nearest
@@ -15,10 +17,18 @@ from shared.verification.checks import Method
 def registered(name: str) -> Method:
     """Raises `VerificationFault` for a name that no method has."""
     registry = importlib.import_module("shared.verification.methods.registry")
-    if name not in registry.METHODS:
-        known = sorted(registry.METHODS)
+    if name not in registry.DECLARED:
+        known = sorted(registry.DECLARED)
         raise VerificationFault(
             f"check method {name!r} is not known; known: {', '.join(known)}{nearest(name, set(known))}"
         )
-    model, check = registry.METHODS[name]
-    return Method(model, check)
+    found = registry.DECLARED[name]
+    return Method(found.request, found.check, found.jailed)
+
+
+def sandbox_packages(configured: Iterable[str]) -> tuple[str, ...]:
+    """What jails must show: the configured packages, and those of the methods as far as they are installed here."""
+    registry = importlib.import_module("shared.verification.methods.registry")
+    wanted = [package for method in registry.DECLARED.values() for package in method.packages]
+    here = [package for package in wanted if importlib.util.find_spec(package) is not None]
+    return tuple(dict.fromkeys((*configured, *here)))

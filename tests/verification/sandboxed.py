@@ -26,6 +26,7 @@ ODD_REQUESTS = {
     "long check": CheckRequest("printed_text", {"source": "", "expected": ""}, seconds=1000),
     "much memory": CheckRequest("printed_text", {"source": "", "expected": ""}, {"memory_mb": 1 << 30}),
     "returns text": CheckRequest("returns_text", {}),
+    "no jail": CheckRequest("needs_no_jail", {}),
 }
 """By answers that make the domain ask for them."""
 
@@ -87,7 +88,12 @@ async def returns_text(sandbox: Sandbox, request: Nothing, limits: Limits) -> st
     return "passed"
 
 
+async def needs_no_jail(sandbox: None, request: Nothing, limits: Limits) -> Judgement:
+    return Judgement.passed() if sandbox is None else Judgement.failed("a sandbox was opened for nothing")
+
+
 METHODS = {
+    "needs_no_jail": Method(Nothing, needs_no_jail, jailed=False),
     "printed_text": Method(Program, printed_text),
     "returns_text": Method(Nothing, returns_text),  # type: ignore[arg-type]
 }

@@ -21,6 +21,7 @@ from shared.verification.children import Checked, ChildPool
 from shared.verification.faults import CheckTimedOut, CheckTooLate
 from shared.verification.jails import Jails, machine_budget, open_sandbox
 from shared.verification.judgement import Attempt
+from shared.verification.registered import registered, sandbox_packages
 from tests.brokers import eventually
 from tests.verification.sandboxed import PRINTING, WALL_S, Printing, methods
 
@@ -220,6 +221,27 @@ def test_without_a_sandbox_such_a_domain_is_a_fault() -> None:
                 await children.check(INSTANCE.reference(), Attempt(RIGHT), 5.0)
 
     asyncio.run(body())
+
+
+def test_a_method_that_runs_nothing_of_the_policy_needs_no_sandbox() -> None:
+    async def body() -> None:
+        async with ChildPool([PRINTING]) as children:
+            checks = Checks(children, None, methods)
+            checked = await checks.check(INSTANCE.reference(), Attempt("no jail"), AMPLE)
+            assert (checked.judgement.verdict, checked.ran_code) == ("passed", False)
+
+    asyncio.run(body())
+
+
+def test_methods_of_this_build_are_found_by_name_and_their_packages_are_shown() -> None:
+    method = registered("python_function_tests")
+    assert method.jailed and {"candidate", "entry_point", "test"} <= set(method.request.model_fields)
+    assert not registered("state_diff").jailed
+    with pytest.raises(VerificationFault, match=r"'sql_results' is not known.*did you mean 'sql_result'"):
+        registered("sql_results")
+    packages = sandbox_packages(["numpy", "mine"])
+    assert packages[:2] == ("numpy", "mine") and "pytest" in packages
+    assert len(set(packages)) == len(packages)
 
 
 def test_a_fresh_child_has_served_nobody() -> None:
