@@ -17,6 +17,7 @@ from shared.domains.base import Instance
 from shared.domains.registry import load_domain
 from shared.settings import Settings
 from tests.services.bench import Bench, bench, verifying
+from tests.services.coding import CODING, Coding
 from tests.services.trajectories import trajectory
 from tests.verification.sandboxed import PRINTING, WALL_S, Printing, methods
 
@@ -70,6 +71,32 @@ def test_programs_are_run_and_judged_and_audited(make_settings: MakeSettings) ->
             )
             gauges = beats[-1].message.gauges
             assert (gauges["audited"], gauges.get("disagreed", 0), gauges.get("audit_faults", 0)) == (6, 0, 0)
+
+    asyncio.run(body())
+
+
+def test_functions_are_judged_by_the_method_of_this_build_and_cheats_are_flagged(
+    make_settings: MakeSettings,
+) -> None:
+    settings = printing(make_settings, domains=[{"name": CODING}])
+    domain = Coding()
+    instance = domain.instance(4)
+    cheats = {miss.answer for miss in domain.exploits(instance)}
+    answers = [domain.oracle(instance), "", *(miss.answer for miss in domain.near_misses(instance)), *cheats]
+    attempts = [
+        trajectory(settings.run.name, instance, text, group=f"g{n}") for n, text in enumerate(answers)
+    ]
+
+    async def body() -> None:
+        async with bench(settings) as it, verifying(settings):
+            for message in attempts:
+                await it.attempt(message)
+            rewards = await it.rewards(len(attempts))
+            for message in attempts:
+                reward, answer = rewards[message.trajectory_id], message.final_answer
+                wanted = "passed" if answer == answers[0] else "failed"
+                assert (reward.verdict, reward.reward) == (wanted, float(wanted == "passed")), answer
+                assert bool(reward.flags) == (answer in cheats), (answer, reward.flags)
 
     asyncio.run(body())
 
