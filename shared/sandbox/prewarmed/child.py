@@ -6,10 +6,12 @@ Invariant: it is watched from its first moment to its end, whether or not anybod
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from dataclasses import dataclass
 from math import ceil
 
+from shared.errors import ConfigError
 from shared.sandbox.cgroups.base import Counters
 from shared.sandbox.cgroups.none import NoGroup
 from shared.sandbox.faults import SandboxFault
@@ -18,10 +20,12 @@ from shared.sandbox.nsjail_log import Ending
 from shared.sandbox.outcome import Outcome, Result, Usage
 from shared.sandbox.outcome_rules import NOTHING_COUNTED, Evidence, decide
 from shared.sandbox.prewarmed.channel import Channel
-from shared.sandbox.prewarmed.leash import Report
+from shared.sandbox.prewarmed.leash import PIECE, Report
 from shared.sandbox.prewarmed.pool import Member, Pool
 from shared.sandbox.streams import Drain, Feed
 from shared.sandbox.watch import Watch
+
+MOST_ARGUMENTS = PIECE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Check:
 
     `channel`: descriptor 3 carries frames (`import temper_channel` in there). `imports`: packages of
     `sandbox.python_packages` that are imported before; only a matter of speed, each combination has its own fork
-    server. `name`: of the program in its own tracebacks.
+    server. `name`: of the program in its own tracebacks and in `sys.argv`, before `arguments`. Raises `ConfigError`
+    where name and arguments are more than a job can carry.
     """
 
     source: str | bytes
@@ -38,6 +43,13 @@ class Check:
     imports: tuple[str, ...] = ()
     stdin: bytes = b""
     name: str = "check.py"
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(json.dumps([self.name, *self.arguments])) > MOST_ARGUMENTS:
+            raise ConfigError(
+                f"the arguments of a check are over {MOST_ARGUMENTS} bytes: send them on its input"
+            )
 
 
 class Child:
@@ -61,7 +73,9 @@ class Child:
         self._feed = Feed(ours[0], check.stdin)
         self._out, self._err = (Drain(end, cap, self._watch.flooded) for end in ours[1:])
         try:
-            await self._member.leash.give(check.name, source, ceil(self._limits.cpu_s) + 1, passed)
+            await self._member.leash.give(
+                (check.name, *check.arguments), source, ceil(self._limits.cpu_s) + 1, passed
+            )
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
@@ -94,6 +108,14 @@ class Child:
         self._watch.stop()
         return await asyncio.shield(self._watching)
 
+    async def leave(self) -> None:
+        """Ends it if it still runs; frames that were not received are gone."""
+        try:
+            await self.kill()
+        finally:
+            if self._channel is not None:
+                self._channel.close()
+
     def _its_channel(self) -> Channel:
         if self._channel is None:
             raise ValueError("this check was opened without a channel")
@@ -118,8 +140,6 @@ class Child:
             for stream in (self._out, self._err):
                 stream.finish()
             self._feed.close()
-            if self._channel is not None:
-                self._channel.close()
             await self._pool.end(member)
         return self._judge(report, counters, stopped, lost, wall)
 

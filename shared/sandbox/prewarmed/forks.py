@@ -111,20 +111,22 @@ class Opened:
     async def __aenter__(self) -> Child:
         """Raises `SandboxFault` where no check can be made."""
         member = await self._pool.take(self._limits)
+        channel = Channel() if self._check.channel else None
+        child = Child(self._pool, member, self._limits, channel)
         try:
-            self._child = Child(self._pool, member, self._limits, Channel() if self._check.channel else None)
-            await self._child.start(self._check)
+            await child.start(self._check)
         except BaseException:
-            if self._child is None or not self._child.started:
-                await self._pool.end(member)
+            if child.started:
+                await child.leave()
             else:
-                await self._child.kill()
+                await self._pool.end(member)
             raise
+        self._child = child
         self._pool.refill(self._limits)
-        return self._child
+        return child
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._child is not None:
-            await self._child.kill()
+        assert self._child is not None
+        await self._child.leave()

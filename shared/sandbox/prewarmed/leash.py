@@ -58,10 +58,12 @@ class Leash:
     def passed(self) -> None:
         self._theirs.close()
 
-    async def give(self, name: str, source: bytes, cpu_s: int, descriptors: Sequence[int]) -> None:
-        """The job: a source and the descriptors that are 0, 1, 2 … in the check. A check that has died meanwhile is
+    async def give(
+        self, arguments: Sequence[str], source: bytes, cpu_s: int, descriptors: Sequence[int]
+    ) -> None:
+        """The job: `sys.argv`, a source and the descriptors that are 0, 1, 2 … in the check. A check that has died meanwhile is
         no error here: its report says so."""
-        job = json.dumps({"source": len(source), "cpu_s": cpu_s, "name": name}).encode()
+        job = json.dumps({"source": len(source), "cpu_s": cpu_s, "arguments": arguments}).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with contextlib.suppress(ConnectionError):
             self._ours.sendmsg([job], rights)

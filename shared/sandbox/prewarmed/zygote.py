@@ -25,7 +25,7 @@ file system. Then one JSON message of settings: `{"path", "imports", "modules": 
 answered by `{"ready", …}` or `{"error"}`. Then, for each check,
 `{"id", "user", "disk_bytes", "inodes", "file_bytes", "open_files", "processes", "address_space", "look_s"}` with
 descriptors: the leash, then the `cgroup.procs` files to join. It answers nothing, but for inits that ended ill: `{"ended": id}`.
-On the leash: `{"ready": true}` or `{"error": text}` comes; a job `{"source": bytes, "cpu_s", "name"}` with the
+On the leash: `{"ready": true}` or `{"error": text}` comes; a job `{"source": bytes, "cpu_s", "arguments"}` with the
 runner's descriptors 0, 1, 2 and maybe 3 goes, then the source in pieces; where looks are asked for, `{"anon", "shmem",
 "cpu", "threads", "in_tmpfs"}` comes at each; `{"status", "left", "full", "cpu_s"}` comes at the end.
 
@@ -211,12 +211,14 @@ def as_init(request: dict[str, Any], leash: socket.socket, joins: list[int], pro
         close_all_but(leash.fileno(), *joins)
         LIBC.prctl(PR_SET_DUMPABLE, 0)
         own_namespaces(request)
+        # The runner's end closes when it has its job: looks before that would only cost.
+        begun, held = os.pipe()
         runner = check(fork(), "fork")
         if runner == 0:
-            as_runner(request, leash, joins, program)
-        for join in joins:
-            os.close(join)
-        watch(runner, leash, request)
+            as_runner(request, leash, held, joins, program)
+        for descriptor in (held, *joins):
+            os.close(descriptor)
+        watch(runner, leash, begun, request)
     except BaseException as error:  # noqa: BLE001 - a fork of the server must not return into it
         send(leash, error=f"{type(error).__name__}: {error}")
         os._exit(1)
@@ -234,19 +236,25 @@ def own_namespaces(request: dict[str, Any]) -> None:
     os.chdir("/work")
 
 
-def watch(runner: int, leash: socket.socket, request: dict[str, Any]) -> None:
+def watch(runner: int, leash: socket.socket, begun: int, request: dict[str, Any]) -> None:
     """Until the runner ends or the leash is let go; then nothing else is left, and the report is sent."""
     woken = wake_on_children()
     poll = select.poll()
     poll.register(leash, POLLRDHUP)
     poll.register(woken, select.POLLIN)
-    patience = request["look_s"] * 1000 or None
+    patience = None
+    if request["look_s"]:
+        poll.register(begun, 0)
     status = reap(runner)
     let_go = False
     while status is None and not let_go:
         events = poll.poll(patience)
         drain(woken)
-        let_go = any(descriptor != woken for descriptor, _ in events)
+        seen = {descriptor for descriptor, _ in events}
+        let_go = leash.fileno() in seen
+        if begun in seen:
+            poll.unregister(begun)
+            patience = request["look_s"] * 1000
         status = reap(runner)
         if patience is not None and status is None:
             send(leash, **look())
@@ -341,23 +349,29 @@ def text_of(path: str) -> str:
 # --- process 2 of a check ---
 
 
-def as_runner(request: dict[str, Any], leash: socket.socket, joins: list[int], program: Filter) -> NoReturn:
+def as_runner(
+    request: dict[str, Any], leash: socket.socket, held: int, joins: list[int], program: Filter
+) -> NoReturn:
     try:
-        settle(request, leash, joins, program)
+        join(joins)
+        close_all_but(leash.fileno(), held)
+        settle(request, program)
         send(leash, ready=True)
-        name, source = take_job(leash)
+        arguments, source = take_job(leash)
     except BaseException as error:  # noqa: BLE001 - a fork of the server must not return into it
         send(leash, error=f"{type(error).__name__}: {error}")
         os._exit(1)
-    run(name, source)
+    run(arguments, source)
 
 
-def settle(request: dict[str, Any], leash: socket.socket, joins: list[int], program: Filter) -> None:
-    """Joins, limits, and no way back."""
-    for join in joins:
-        os.write(join, b"0")
+def join(groups: list[int]) -> None:
+    for group in groups:
+        os.write(group, b"0")
     check(LIBC.unshare(NEWCGROUP), "new cgroup namespace")
-    close_all_but(leash.fileno())
+
+
+def settle(request: dict[str, Any], program: Filter) -> None:
+    """Limits, and no way back."""
     os.setsid()
     for kind, value in (
         (resource.RLIMIT_FSIZE, request["file_bytes"]),
@@ -383,7 +397,7 @@ def reseed() -> None:
         numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
-def take_job(leash: socket.socket) -> tuple[str, bytes]:
+def take_job(leash: socket.socket) -> tuple[list[str], bytes]:
     """Waits for it; the leash is closed and the descriptors are in their places afterwards."""
     body, descriptors = receive(leash)
     if not body:
@@ -397,18 +411,21 @@ def take_job(leash: socket.socket) -> tuple[str, bytes]:
         source += piece
     leash.close()
     for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number) if descriptor != number else os.set_inheritable(number, True)
+        # None is in another's way: the lowest that can come is 3, so each is above its own place and those before.
+        os.dup2(descriptor, number)
     os.closerange(len(descriptors), 1 << 20)
     resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_s"], job["cpu_s"]))
-    return job["name"], bytes(source)
+    return job["arguments"], bytes(source)
 
 
-def run(name: str, source: bytes) -> NoReturn:
+def run(arguments: list[str], source: bytes) -> NoReturn:
     """As `python name` would, but for the teardown of modules: exit handlers run, buffers are flushed."""
+    name = arguments[0]
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=name, __builtins__=__builtins__)
     sys.modules["__main__"] = module
-    sys.argv[:] = [name]
+    sys.argv[:] = arguments
+    sys.path.insert(0, os.getcwd())
     code = 1
     try:
         text = source.decode(errors="replace")
