@@ -11,7 +11,21 @@ import sys
 import typer
 
 from shared.errors import TemperError
-from temper.cli import audit, broker, dead, domains, holds, judge, models, report, services, topics, trace, up
+from temper.cli import (
+    audit,
+    broker,
+    dead,
+    domains,
+    holds,
+    judge,
+    models,
+    report,
+    sandbox,
+    services,
+    topics,
+    trace,
+    up,
+)
 
 INTERRUPTED = 130
 
@@ -35,6 +49,7 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")
 holds.register(domains.app)
 app.add_typer(models.app, name="models")
+app.add_typer(sandbox.app, name="sandbox")
 
 
 def main() -> None:

@@ -1,0 +1,78 @@
+"""`temper sandbox run`, as a whole process."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandbox.machines import MODES
+
+WEAKER = ("--allow-weaker", "rlimits_only")
+
+
+def temper(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "temper", "sandbox", "run", *arguments],
+        check=False,
+        capture_output=True,
+        timeout=120,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_outcome_as_json(mode: str) -> None:
+    done = temper(
+        "--json", "--cgroups", mode, *WEAKER, "--wall", "0.5", "--memory", "64", "--processes", "8", "--output", "1",
+        "--disk", "4", "--cpu", "3", "--", "sh", "-c", r"printf 'a\377'; head -c 2000 /dev/zero >&2; sleep 60",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["exit_code"], said["cgroups"]) == ("wall_limit", None, mode)
+    assert said["stdout"] == "a\\xff" and base64.b64decode(said["stdout_base64"]) == b"a\xff"
+    assert said["stderr"] == "\0" * 1024 and said["stderr_truncated"] and not said["stdout_truncated"]
+    assert said["usage"]["stderr_bytes"] == 2000 and said["usage"]["wall_s"] >= 0.5
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 1), ("kill -9 $$", 1)])
+def test_without_json_the_code_says_whether_it_went_well(script: str, code: int) -> None:
+    done = temper("--cgroups", MODES[0], *WEAKER, "--", "sh", "-c", script)
+    assert done.returncode == code and done.stdout.startswith((b"exited with", b"signalled by"))
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "given").write_text("one\n")
+    done = temper("--json", "--cgroups", MODES[0], *WEAKER, "--stdin", str(tmp_path / "given"), "--", "cat")
+    assert json.loads(done.stdout)["stdout"] == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--cgroups", "v3"), b"'v3'"),
+        (("--cgroups", "none"), b"allow_weaker"),
+        (("--wall", "-1"), b"wall_s"),
+        (("--root", "nowhere"), b"'nowhere'"),
+        (("--stdin", "/nowhere"), b"/nowhere"),
+        (("--allow-weaker", "all"), b"'all'"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_2(arguments: tuple[str, ...], named: bytes) -> None:
+    done = temper(*arguments, "--", "true")
+    assert done.returncode == 2 and done.stdout == b""
+    assert done.stderr.count(b"\n") == 1 and named in done.stderr
+
+
+def test_a_fault_of_ours_is_3(tmp_path: Path) -> None:
+    idle = tmp_path / "nsjail"
+    idle.write_text("#!/bin/sh\nexit 0\n")
+    idle.chmod(0o755)
+    done = temper("--json", "--nsjail", str(idle), *WEAKER, "--", "true")
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["outcome"] == "infrastructure"
