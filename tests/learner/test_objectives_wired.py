@@ -8,7 +8,8 @@ import torch
 from learner_builders import reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
-from services.learner.batching import Batch, assemble, collate
+from services.learner.batching import Batch, assemble, collate, micro_batches
+from services.learner.beforehand import know
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -130,6 +131,30 @@ def test_the_reward_pays_for_the_kl_of_the_whole_attempt() -> None:
     expected = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
     _, found = gradient(policy, batch, objective)
     assert float((found - expected).norm()) <= 1e-6 * float(expected.norm())
+
+
+def test_a_later_context_is_paid_for_by_the_earlier_one() -> None:
+    """The second context is longer, so it is computed first: its tokens still come after those of the first."""
+    objective = preset("reinforce_plus_plus", kl_coefficient=0.3, batch_norm="none")
+    policy = small_policy(torch.float64)
+    contexts = (sequence([1, 2], [3, 4], [-2.0, -2.5]), sequence([9], [5, 6, 7, 8], [-1.0, -1.5, -2.0, -3.0]))
+    made = trajectory(size=1, sequences=contexts)
+    terms = Terms(objective, vocabulary=VOCABULARY, max_tokens=128, version=0, max_lag=1)
+    judged = judge("0-rl-0000000", {0: FilledSlot(made, reward(made, 1.0), (), "")}, terms)
+    batch = assemble([judged], objective, 1000)
+    cuts = [collate(rows) for rows in micro_batches(batch.rows, 1)]
+    assert [micro.order[0].item() for micro in cuts] == [1, 0]
+    known = know(cuts, batch, objective, 0.3, policy=policy, reference=REFERENCE)
+    with torch.no_grad():
+        second, first = (
+            0.3 * (micro.sampler.double() - REFERENCE.statistics(micro)[0]).numpy() for micro in cuts
+        )
+    in_time = np.concatenate([first, second])
+    returns = 1.0 - np.cumsum(in_time[::-1])[::-1]
+    found = [part.advantages for part in known]
+    assert found[0] is not None and found[1] is not None
+    assert found[1].tolist() == pytest.approx(returns[:2].tolist())
+    assert found[0].tolist() == pytest.approx(returns[2:].tolist())
 
 
 def test_an_entropy_term_flattens_the_policy() -> None:
