@@ -48,16 +48,18 @@ def run_settings(folder: Path) -> Settings:
 def connected(settings: Settings) -> Iterator[Settings]:
     """The same settings with a broker that answers: the one they name, the one that runs, or one started here.
 
-    Raises `ConfigError` where there is no broker and no data to start one over.
+    The one they name is passed over where it does not answer and the run has a dev broker's data of its own: its
+    address is of a `temper up` that has ended. Raises `ConfigError` where there is no broker and no data to start one
+    over.
     """
-    if settings.bus.bootstrap_servers:
+    data = settings.run_folder / "broker"
+    if settings.bus.bootstrap_servers and (not data.is_dir() or _answers(settings.bus.bootstrap_servers)):
         yield settings
         return
     running = _running_address(settings.run_folder)
     if running:
         yield _at(settings, running)
         return
-    data = settings.run_folder / "broker"
     if not data.is_dir():
         raise ConfigError(
             f"{data} does not exist and bus.bootstrap_servers is empty: "
@@ -91,8 +93,16 @@ def _running_address(folder: Path) -> str:
     """Empty where no broker of `temper up` answers."""
     try:
         address = (folder / ADDRESS).read_text(encoding="utf-8").strip()
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=2).close()
     except (OSError, ValueError):
         return ""
-    return address
+    return address if _answers(address) else ""
+
+
+def _answers(servers: str) -> bool:
+    """Whether one of `host:port,…` accepts a connection within two seconds."""
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+            return True
+    return False

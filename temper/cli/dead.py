@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from shared.bus.dead_book import DeadLetter
     from shared.settings import Settings
 
-app = typer.Typer(help="List, show and replay dead letters.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show and replay dead letters. The broker of a finished run of `temper up` is started for it.",
+    no_args_is_help=True,
+)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="The run's TOML file.")]
 ServiceOption = Annotated[str, typer.Option("--service", help="Only this service's letters.")]
@@ -31,7 +36,8 @@ def list_letters(
     as_json: JsonOption = False,
 ) -> None:
     """One line a letter, oldest first."""
-    letters = _letters(_settings(config), service, wanted)
+    with _connected(config) as settings:
+        letters = _letters(settings, service, wanted)
     if as_json:
         typer.echo(json.dumps([letter.plain() for letter in letters]))
         return
@@ -64,7 +70,8 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One letter: headers and body as they were. Exit code 1 when there is none."""
-    letters = _letters(_settings(config), service, wanted)
+    with _connected(config) as settings:
+        letters = _letters(settings, service, wanted)
     if not letters:
         typer.echo(f"no dead letter {wanted}; see `temper dead list`", err=True)
         raise typer.Exit(1)
@@ -94,9 +101,9 @@ def replay(
 
     if not wanted and not everything:
         raise ConfigError("say which letters: --id topic/partition/offset, or --all")
-    settings = _settings(config)
-    letters = [letter for letter in _letters(settings, service, wanted) if wanted or not letter.replayed]
-    outcomes = _send(settings, letters)
+    with _connected(config) as settings:
+        letters = [letter for letter in _letters(settings, service, wanted) if wanted or not letter.replayed]
+        outcomes = _send(settings, letters)
     if as_json:
         typer.echo(json.dumps([{"origin": letter.origin, "outcome": text} for letter, text in outcomes]))
     else:
@@ -108,10 +115,11 @@ def replay(
         raise typer.Exit(1)
 
 
-def _settings(config: Path) -> Settings:
+def _connected(config: Path) -> AbstractContextManager[Settings]:
     from shared.settings import load_settings
+    from temper.audit.place import connected
 
-    return load_settings(config)
+    return connected(load_settings(config))
 
 
 def _letters(settings: Settings, service: str, wanted: str) -> list[DeadLetter]:

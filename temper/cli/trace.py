@@ -23,7 +23,10 @@ def trace(
     from temper.trace.render import as_json as to_json
     from temper.trace.render import show
 
-    spans = read_spans(trace_folder(run)).spans
+    folder = trace_folder(run)
+    if run is None:
+        typer.echo(f"run: {folder.parent} (the newest; name another with --run)", err=True)
+    spans = read_spans(folder).spans
     found = find(spans, wanted)
     by_id = {span.span_id: span for span in spans}
     if as_json:
