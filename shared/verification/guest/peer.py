@@ -11,6 +11,7 @@ Frames: `C` verb, handle and arguments; `R` a reply: the result and changed argu
 from __future__ import annotations
 
 import builtins
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _SLOW_START = 64
 """Items that an iterator gives one at a time; then in growing pieces, of at most `_PIECE` or `_PIECE_S` seconds."""
 _PIECE = 4096
 _PIECE_S = 0.005
+_HEDGE = re.compile(r"\s*-?[\w.,/]{1,40}\s+or\s+-?[\w.,/]{1,40}\s*", re.IGNORECASE)
 
 
 class CandidateError(Exception):
@@ -129,6 +131,8 @@ class Peer:
             arguments, keywords = decoder.decode(body)
             result = self._perform(verb, self._exports[number], arguments, keywords)
             reply = self._reply(result, arguments, keywords, body, decoder.memo)
+            if type(result) is str and _HEDGE.fullmatch(result[:101]):
+                self._note("hedge")
         except Foreign as error:
             self._note("foreign")
             self._channel.send(FOREIGN, str(error).encode("utf-8", "replace")[:200])

@@ -3,7 +3,7 @@
 Invariant: it measures and judges nothing; what should come out is not known here. Work is bounded by the sizes below
 before anything is built.
 
-Frame in: `T` (format, data, keep-out format, keep-out data). Frame out: `F` (outcome, measures, word).
+Frame in: `T` (format, data, keep-out program). Frame out: `F` (outcome, measures, word).
 Outcomes: `measured`, `unreadable`, `empty`, `too_large`.
 """
 
@@ -50,11 +50,11 @@ def main() -> None:
     os._exit(0)
 
 
-def _answer(form: str, data: bytes, other_form: str, other: bytes) -> tuple[str, dict[str, Any], str]:
+def _answer(form: str, data: bytes, other: bytes) -> tuple[str, dict[str, Any], str]:
     try:
         found, body = _measured(form, data)
-        if other_form:
-            found["keep_out_gap"] = _gap(body, _solid(*_triangles(other_form, other)))
+        if other:
+            found["keep_out_gap"] = _gap(body, program(other))
     except Unreadable as error:
         return "unreadable", {}, str(error)
     except TooLarge as error:
@@ -120,8 +120,10 @@ def _solid(points: Any, faces: Any) -> Any:
     import manifold3d
     import numpy
 
-    faces = numpy.asarray(faces, dtype=numpy.uint32)
-    mesh = manifold3d.Mesh(vert_properties=numpy.asarray(points, dtype=numpy.float32), tri_verts=faces)
+    mesh = manifold3d.Mesh(
+        vert_properties=numpy.ascontiguousarray(points, dtype=numpy.float32),
+        tri_verts=numpy.ascontiguousarray(faces, dtype=numpy.uint32),
+    )
     mesh.merge()
     body = manifold3d.Manifold(mesh)
     if body.status() != manifold3d.Error.NoError or body.is_empty():
@@ -138,9 +140,6 @@ def _triangles(form: str, data: bytes) -> tuple[Any, Any]:
     """Points (n, 3) and faces (m, 3)."""
     import numpy
 
-    if form == "csg":
-        mesh = program(data).to_mesh()
-        return numpy.asarray(mesh.vert_properties)[:, :3], numpy.asarray(mesh.tri_verts)
     readers = {"stl": _stl, "obj": _obj, "3mf": _3mf}
     points, faces = readers[form](data)
     if len(faces) > MAX_TRIANGLES:

@@ -70,7 +70,7 @@ def _run(channel: Channel, token: bytes, test: str, arguments: Any, read_conftes
     sys.dont_write_bytecode = True
     recorder = _recorder(channel.send, token)
     fixed = [
-        "-c", "/dev/null", f"--rootdir={PLACE}", "--import-mode=append", "-p", "no:cacheprovider", "-q",
+        "-c", "/dev/null", f"--rootdir={PLACE}", "--import-mode=append", "-p", "no:cacheprovider", "-p", "no:terminal",
         "--override-ini=addopts=", "--override-ini=xfail_strict=true", *(() if read_conftest else ("--noconftest",)),
     ]  # fmt: skip
     status = int(pytest.main([*fixed, *arguments, test], plugins=[recorder]))

@@ -7,6 +7,7 @@ its failures, each under its own reason.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,8 @@ _LIMITS = {
     Outcome.OUTPUT_LIMIT: "its output limit",
     Outcome.DISK_LIMIT: "its disk limit",
 }
+
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
 
 
 class Request(BaseModel):
@@ -62,6 +65,22 @@ def ended_early(result: Result, when: str, *, who: str = "the candidate") -> Jud
         return Judgement.failed(f"{who} was ended by signal {result.signal} {when}").flagged(flags)
     judged = Judgement.failed(f"{who} ended its own process with exit code {result.exit_code} {when}")
     return judged.flagged({*flags, Flag.EXIT_IN_CANDIDATE})
+
+
+def reader_ended(result: Result, what: str) -> Judgement:
+    """As `ended_early`, for a process that ran no code of the policy's but read its data: to crash it is the data's
+    doing, to leave it without a word is ours."""
+    result.raise_for_infrastructure()
+    if result.outcome in _LIMITS:
+        judged = Judgement.failed(f"{what} took the process that reads it to {_LIMITS[result.outcome]}")
+        return judged.flagged([Flag.LIMIT_REACHED])
+    if result.outcome is Outcome.SIGNALLED and result.signal in _CRASHES:
+        return Judgement.failed(f"{what} crashed the process that reads it (signal {result.signal})")
+    lines = result.stderr[-2000:].decode("utf-8", "backslashreplace").strip().splitlines()
+    said = lines[-1][:200] if lines else "it said nothing"
+    raise SandboxFault(
+        f"a process of ours ended early ({result.outcome}, {result.exit_code or result.signal}): {said}"
+    )
 
 
 def flags_of_result(result: Result) -> set[Flag]:

@@ -20,11 +20,12 @@ from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.output import flags_of_output
 from shared.verification.detectors.wording import hedges
 from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import Request, ended_early
+from shared.verification.methods.base import Request, reader_ended
 from shared.verification.methods.jails import guest
 
 PACKAGES = ("numpy", "trimesh", "manifold3d")
@@ -129,7 +130,7 @@ async def check(sandbox: Sandbox, request: Geometry, limits: Limits) -> Judgemen
     if outcome != "measured":
         reason = {"empty": "the body is empty", "too_large": f"the body is too large: {word}"}
         judged = Judgement.failed(reason.get(outcome, f"the body cannot be read: {word}"))
-        return judged.flagged([Flag.HEDGED_ANSWER] if request.text and hedges(request.text) else [])
+        return judged.flagged(_flags(request, word))
     results = dict(_results(request.expected, measures))
     wrong = [name for name, holds in results.items() if not holds]
     components = {name: float(holds) for name, holds in results.items()}
@@ -138,7 +139,17 @@ async def check(sandbox: Sandbox, request: Geometry, limits: Limits) -> Judgemen
     reason_text = f"wrong: {', '.join(wrong)}"
     if request.partial and len(wrong) < len(results):
         return Judgement.partial(1 - len(wrong) / len(results), reason_text, components)
-    return Judgement("failed", 0.0, reason_text, components)
+    return Judgement("failed", 0.0, reason_text, components, tuple(sorted(_flags(request, ""))))
+
+
+def _flags(request: Geometry, word: str) -> set[Flag]:
+    """What the text of a body that is none says."""
+    found = set(flags_of_output(request.data()))
+    if request.text and hedges(request.text):
+        found.add(Flag.HEDGED_ANSWER)
+    if "not finite" in word:  # NaN: a number that would slip past a careless comparison
+        found.add(Flag.EQUALITY_PATCHED)
+    return found
 
 
 def _results(expected: Expectation, found: dict[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -169,12 +180,12 @@ async def _measured(
     if missing:
         raise VerificationFault(f"geometry needs {missing[0]!r} in sandbox.python_packages: name it there")
     keep_out = json.dumps(request.keep_out).encode() if request.keep_out is not None else b""
-    job = (request.format, request.data(), "csg" if keep_out else "", keep_out)
+    job = (request.format, request.data(), keep_out)
     async with guest(sandbox, "solids", limits, imports=PACKAGES) as child:
         await child.send(_START + Encoder().encode(job))
         frame = await child.receive()
         if frame is None:
-            return ended_early(await child.finish(), "while it was measured", who="the body")
+            return reader_ended(await child.finish(), "the body")
     try:
         if frame[:1] != _FINISHED:
             raise Malformed("another frame")

@@ -15,7 +15,7 @@ from shared.errors import ConfigError, VerificationFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
-from shared.verification.detectors.wording import flags_of_literal
+from shared.verification.detectors.wording import flags_of_literal, hedges
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import Request
 from shared.verification.methods.gridworld import GridWorld, IllegalAction
@@ -60,7 +60,8 @@ async def check(sandbox: Sandbox | None, request: Replay, limits: Limits) -> Jud
     judged = play(simulator(request.simulator), request)
     flags: set[Flag] = set()
     for action in request.actions[:100]:
-        flags |= flags_of_literal(action) if isinstance(action, str) else set()
+        if isinstance(action, str):
+            flags |= flags_of_literal(action) | ({Flag.HEDGED_ANSWER} if hedges(action) else set())
     return judged.flagged(flags if judged.verdict != "passed" else ())
 
 

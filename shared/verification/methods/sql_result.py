@@ -17,10 +17,12 @@ from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.output import flags_of_output
+from shared.verification.detectors.wording import flags_of_literal, hedges
 from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import Request, ended_early, too_long
+from shared.verification.methods.base import Request, reader_ended, too_long
 from shared.verification.methods.jails import guest
 from shared.verification.methods.tables import Arrangement, Row, cell_of, same_rows
 
@@ -95,7 +97,7 @@ async def check(sandbox: Sandbox, request: SqlResult, limits: Limits) -> Judgeme
     found = await _run(sandbox, request, request.query, limits)
     if isinstance(found, Judgement):
         return found
-    flags = {_EVENTS[event] for event in found.events if event in _EVENTS}
+    flags = {_EVENTS[event] for event in found.events if event in _EVENTS} | _betrayed(request.query, found)
     if "table" not in found.events and found.outcome == "rows":
         flags.add(Flag.KNOWN_ANSWERS_EMBEDDED)
     if found.outcome == "setup":
@@ -124,6 +126,15 @@ async def _compared(sandbox: Sandbox, request: SqlResult, found: _Table, limits:
     return Judgement.failed("the result has wrong rows")
 
 
+def _betrayed(query: str, found: _Table) -> set[Flag]:
+    """What the query's text and the first rows of its result say."""
+    flags = flags_of_literal(query)
+    texts = [cell[1] for row in found.rows[:20] for cell in row if cell[0] == "text"]
+    if any(hedges(text.decode("utf-8", "replace")) for text in texts):
+        flags.add(Flag.HEDGED_ANSWER)
+    return flags | set(flags_of_output(*texts))
+
+
 def _not_rows(found: _Table, options: SqlOptions) -> Judgement | None:
     match found.outcome:
         case "rows":
@@ -150,7 +161,7 @@ async def _run(sandbox: Sandbox, request: SqlResult, query: str, limits: Limits)
         await child.send(_START + Encoder().encode(job))
         frame = await child.receive()
         if frame is None:
-            return ended_early(await child.finish(), "in the query", who="the query")
+            return reader_ended(await child.finish(), "the query")
     try:
         if frame[:1] != _FINISHED:
             raise Malformed("another frame")

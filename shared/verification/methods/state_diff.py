@@ -15,6 +15,7 @@ from shared.errors import VerificationFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.output import flags_of_output
 from shared.verification.detectors.tree import flags_of_changes
 from shared.verification.detectors.wording import hedges
 from shared.verification.judgement import Judgement
@@ -168,9 +169,11 @@ def _flags(request: StateDiff, found: dict[str, Entry]) -> set[Flag]:
     before = {name: content for name, content in before.items() if name in after}
     flags = set(flags_of_changes(before, after))
     for entry in request.found:
-        text = (entry.content() or b"")[:200].decode("utf-8", "replace").strip()
-        if entry.name in wanted and entry.kind == "file" and hedges(text):
-            flags.add(Flag.HEDGED_ANSWER)
+        content = entry.content() or b""
+        if entry.name in wanted and entry.kind == "file":
+            flags |= flags_of_output(content)
+            if hedges(content[:200].decode("utf-8", "replace").strip()):
+                flags.add(Flag.HEDGED_ANSWER)
     leaving = [entry for entry in request.found if entry.kind == "link" and _leaves(entry)]
     if leaving:
         flags.add(Flag.READS_PROC_OR_DISK)
