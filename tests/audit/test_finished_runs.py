@@ -62,6 +62,7 @@ def test_an_address_that_nobody_answers_is_passed_over_for_the_run_s_own_broker(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEMPER_BUS__BOOTSTRAP_SERVERS", f"127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("TEMPER_BUS__CONNECT_TIMEOUT_S", "1")
     assert len(listed(finished / "run.toml")) == 1
     shutil.rmtree(finished / "broker")
     result = run("dead", "list", "--config", finished / "run.toml")
@@ -148,7 +149,4 @@ def test_a_copy_is_proved_by_what_was_copied(finished: Path, tmp_path: Path) -> 
         with TopicLog(settings, [topic], ObjectStore(settings.storage_uri)) as log:
             answers = [getattr(log.message(record), "final_answer", "") for record in log.records()]
     assert "x" * 5000 in answers
-    assert (
-        run("audit", copy, "--json").exception is None
-        or "unreadable" not in run("audit", copy, "--json").stdout
-    )
+    assert "no such object" not in run("audit", copy, "--json").stdout

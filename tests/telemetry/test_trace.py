@@ -146,9 +146,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     app = Typer()
     app.command()(trace)
     monkeypatch.chdir(tmp_path)
-    assert "schedule" in CliRunner().invoke(app, ["0-rl-0000003"]).output
+    chosen = CliRunner().invoke(app, ["0-rl-0000003"])
+    assert "schedule" in chosen.stdout and chosen.stderr.startswith("run: runs/one (the newest")
     named = CliRunner().invoke(app, ["0-rl-0000003", "--run", str(folder.parent), "--json"])
-    assert json.loads(named.output)["traces"][0]["trace_id"] == "f" * 32
+    assert json.loads(named.stdout)["traces"][0]["trace_id"] == "f" * 32 and not named.stderr
     assert isinstance(CliRunner().invoke(app, ["nothing"]).exception, UnknownIdError)
 
 
