@@ -425,7 +425,7 @@ def run(arguments: list[str], source: bytes) -> NoReturn:
     module.__dict__.update(__file__=name, __builtins__=__builtins__)
     sys.modules["__main__"] = module
     sys.argv[:] = arguments
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, PLACES[-1])
     code = 1
     try:
         text = source.decode(errors="replace")
