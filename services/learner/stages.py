@@ -35,6 +35,11 @@ def check_stages(settings: Settings) -> tuple[Objective, ...]:
             f"learner.checkpoint_every is {every} and scheduler.max_lag {lag}: policies would come too late for the "
             f"groups of the next step; use at most {lag + 1}, or raise max_lag"
         )
+    if settings.guard.bounds:
+        raise ConfigError(
+            "[[guard.bounds]] are declared and this build's learner does not act on them yet: "
+            "remove them, so that nothing seems guarded that is not"
+        )
     own = own_objectives(settings.objectives)
     return tuple(objective_of(stage.objective, stage.kind, own) for stage in settings.stages)
 

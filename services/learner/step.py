@@ -21,6 +21,9 @@ from services.learner.objectives.policy import LossTerms, Tokens, policy_loss
 from services.learner.objectives.presets import Objective
 from shared.errors import TemperError
 
+TAIL = 2.0
+"""A ratio p_learner/p_sampler beyond this factor, either way, is counted as the tail of the distribution."""
+
 
 class NonFiniteStepError(TemperError):
     """A step that was refused; `trajectories` are the attempts whose loss was not finite."""
@@ -78,6 +81,9 @@ class _Sums:
     gap_max: float = 0.0
     correction: float = 0.0
     entropy_loss: float = 0.0
+    ratio_max: float = 0.0
+    ratio_high: int = 0
+    ratio_low: int = 0
 
     def add(self, loss: Tensor, terms: LossTerms, new: Tensor, sampler: Tensor, entropy: Tensor) -> None:
         gap = (new - sampler).detach().double()
@@ -95,6 +101,9 @@ class _Sums:
         self.gap_max = max(self.gap_max, float(gap.abs().max()))
         self.correction += float(terms.correction.double().sum())
         self.entropy_loss += float(terms.entropy.detach())
+        self.ratio_max = max(self.ratio_max, float(ratio.max()))
+        self.ratio_high += int((ratio > TAIL).sum())
+        self.ratio_low += int((ratio < 1 / TAIL).sum())
 
 
 class Step:
@@ -267,5 +276,8 @@ def _metrics(sums: _Sums, norm: float, computed: int) -> StepMetrics:
             "logprob_gap_mean": sums.gap / n,
             "logprob_gap_max": sums.gap_max,
             "correction_mean": sums.correction / n,
+            "ratio_max": sums.ratio_max,
+            "ratio_above_2": sums.ratio_high / n,
+            "ratio_below_half": sums.ratio_low / n,
         },
     )

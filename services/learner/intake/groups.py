@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from services.learner.guard.bad_data import BadData, check_group
 from services.learner.intake.attempts import Refusal, Terms, refuse
 from services.learner.intake.join import FilledSlot
 from services.learner.objectives.advantages import group_advantages, has_signal
@@ -29,6 +30,8 @@ class JudgedGroup:
     advantages: Mapping[int, float]
     """Of every usable slot, before any normalisation over the batch; all zero without signal."""
     signal: bool
+    silence: BadData | None = None
+    """Why a group whose attempts are compared has no signal; None where it has one."""
 
     def fates(self) -> dict[int, Fate]:
         """What each slot becomes in a batch."""
@@ -72,6 +75,7 @@ def judge(group_id: str, slots: Mapping[int, FilledSlot], terms: Terms) -> Judge
         usable=usable,
         advantages=dict(zip(usable, values.tolist(), strict=True)),
         signal=signal,
+        silence=None if signal else check_group(found),
     )
 
 
