@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from shared.settings import Settings
 from tests.brokers import eventually
 from tests.services.bench import Bench, bench
+from tests.services.coding import CODING, Coding
 from tests.services.trajectories import trajectory
 from tests.verification.faulty import FAULTY, Faulty
 
@@ -102,3 +104,62 @@ def test_sigterm_drains_and_ends_with_zero_and_without_children(
     assert process.wait(20) == 0
     assert time.monotonic() - begun < 15
     assert gone(children)
+
+
+def descendants(pid: int) -> list[int]:
+    """Of a living process, itself not included."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found, wave = [], {pid}
+    while wave:
+        wave = {child for child, parent in parents.items() if parent in wave}
+        found += sorted(wave)
+    return found
+
+
+@pytest.mark.slow
+def test_a_verifier_killed_while_programs_run_leaves_none_of_them(
+    make_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    settings = make_settings(domains=[{"name": CODING}], sandbox={"allow_weaker": ["rlimits_only"]})
+    instance = Coding().instance(4)
+    right = Coding().oracle(instance)
+    source = f"import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(1.5)\n{right}"
+    attempts = [trajectory(settings.run.name, instance, source, group=f"g{n}") for n in range(4)]
+    process, _ = started(settings, "verifier-0", tmp_path)
+
+    async def feed(it: Bench) -> list[Any]:
+        for message in attempts:
+            await it.attempt(message)
+        async with asyncio.timeout(30):
+            while not any(b"sleep\x00600" in command(pid) for pid in descendants(process.pid)):
+                await asyncio.sleep(0.05)
+        family = descendants(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        await asyncio.to_thread(eventually, lambda: gone(family), what=f"the end of {len(family)} processes")
+        heir, _ = await asyncio.to_thread(started, settings, "verifier-1", tmp_path)
+        try:
+            wanted = {message.trajectory_id for message in attempts}
+            return await it.read(
+                it.names.rewards, lambda found: wanted <= {d.message.trajectory_id for d in found}, 60.0
+            )
+        finally:
+            heir.send_signal(signal.SIGTERM)
+            assert heir.wait(20) == 0
+
+    async def body() -> list[Any]:
+        async with bench(settings) as it:
+            return await feed(it)
+
+    found = asyncio.run(body())
+    assert {(d.message.verdict, d.message.reward) for d in found} == {("passed", 1.0)}
+
+
+def command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
