@@ -43,7 +43,7 @@ class Finding:
     difficulty: Mapping[str, Any]
     detail: str
     cause: str = ""
-    """Where the domain's own code failed, in words that do not depend on the instance: the same one is one mistake."""
+    """What is wrong in words that do not depend on the instance: findings of one cause are one mistake."""
 
     def __str__(self) -> str:
         return f"{self.trial} (seed {self.seed}, difficulty {dict(self.difficulty)}): {self.detail}"
@@ -180,5 +180,7 @@ def _judged(kind: Trial, wanted: NearMiss, instance: Instance, verdicts: Sequenc
         detail = f"{what}: verdicts differ between runs: {seen}"
         yield Finding("flaky", instance.seed, instance.difficulty, detail)
     elif verdicts[0] != wanted.verdict:
-        detail = f"{what}: verdict {verdicts[0]}, must be {wanted.verdict}"
-        yield Finding(kind, instance.seed, instance.difficulty, detail)
+        said = f"verdict {verdicts[0]}, must be {wanted.verdict}"
+        yield Finding(
+            kind, instance.seed, instance.difficulty, f"{what}: {said}", f"{wanted.why or kind}: {said}"
+        )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shared.domains.admission import AdmissionReport, admit
+from shared.domains.admission import AdmissionReport, Finding, admit
 from shared.errors import ConfigError
 from temper.cli.domains import finding_lines
 
@@ -79,6 +79,8 @@ def test_a_method_that_returns_another_type_is_said_once(place: str, words: str)
     ("place", "cause"),
     [
         ("DividesByZero", r"instance .*: faulty.py:\d+: ZeroDivisionError: .*"),
+        ("WrongOracle", r"oracle .*: verdict failed, must be passed"),
+        ("NearMissPasses", r"near_miss .* \(the value itself\): verdict passed, must be failed"),
         ("JudgesNothing", "fault .* returned NoneType: it must return a Judgement.*"),
     ],
 )
@@ -90,5 +92,11 @@ def test_one_mistake_of_a_domain_is_one_line_whatever_the_seeds(place: str, caus
 
 
 def test_different_findings_stay_apart() -> None:
-    report = tried("tests.verification.faulty:WrongOracle")
-    assert len(finding_lines(report.findings)) == len(report.findings) == 6
+    findings = [
+        Finding("oracle", 0, {}, "a", "one"),
+        Finding("oracle", 1, {}, "b", "two"),
+        Finding("do_nothing", 0, {}, "c", "one"),
+        Finding("split", 0, {}, "d"),
+        Finding("split", 0, {}, "d"),
+    ]
+    assert len(finding_lines(findings)) == 5
