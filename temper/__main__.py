@@ -13,6 +13,7 @@ import typer
 from shared.errors import TemperError
 from temper.cli import (
     audit,
+    bench,
     broker,
     dead,
     domains,
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 services.register(app)
 app.command("broker")(broker.broker)
+app.command("bench")(bench.bench)
 app.command("trace")(trace.trace)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
