@@ -49,6 +49,8 @@ class Leash:
         self.report: asyncio.Future[Report] = self._loop.create_future()
         self._reason = "process 1 of a check ended without a word"
         self._loop.add_reader(self._ours, self._receive)
+        self.alive = True
+        """Process 1 has not let go of its end."""
 
     @property
     def descriptor(self) -> int:
@@ -94,6 +96,7 @@ class Leash:
             self._take(json.loads(body))
             return
         self._loop.remove_reader(self._ours)
+        self.alive = False
 
     def _take(self, message: dict[str, Any]) -> None:
         if "error" in message:

@@ -131,7 +131,7 @@ class Pool:
                 self._let_end(member)
         while queue:
             member = queue.popleft()
-            if member.server is server and not member.leash.report.done():
+            if member.server is server and member.leash.alive:
                 return member
             self._let_end(member)
         self.made_on_demand += 1

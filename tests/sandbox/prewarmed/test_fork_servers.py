@@ -1,0 +1,243 @@
+"""What becomes of checks when the server they came from, the keeper, or we ourselves are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shared.sandbox.cgroups.choose import owners_folders
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.outcome import Outcome, Result
+from shared.sandbox.prewarmed.child import Check, Child
+from tests.sandbox.machines import MODES, Jailer, jailer
+from tests.sandbox.prewarmed.parts import SMALL, nothing_left, printed
+
+SLEEPS = Check("import time; time.sleep(30)")
+
+
+def below(pid: int) -> list[int]:
+    """All processes under `pid`, the nearest first."""
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return found + [deeper for child in found for deeper in below(child)]
+
+
+def named(pid: int, name: str) -> list[int]:
+    """Under `pid`, in the order in which they were made."""
+    return [one for one in below(pid) if Path(f"/proc/{one}/comm").read_text().strip() == name]
+
+
+async def running(jail: Jailer) -> asyncio.Task[Result]:
+    task = asyncio.ensure_future(jail.sandbox.prewarmed.run(SLEEPS, SMALL))
+    await asyncio.sleep(0.5)
+    return task
+
+
+@pytest.mark.parametrize("victim", ["temper-check", "nsjail"])
+def test_a_killed_server_loses_its_checks_and_is_replaced(jail: Jailer, victim: str) -> None:
+    async def lose() -> Result:
+        task = await running(jail)
+        os.kill(named(jail.sandbox.keeper.pid, victim)[0], signal.SIGKILL)
+        return await asyncio.wait_for(task, 8)
+
+    assert printed(jail, "print(1)") == "1"
+    before = jail.sandbox.prewarmed.restarts
+    result = jail.wait(lose())
+    assert result.outcome is Outcome.INFRASTRUCTURE and "fork server is gone" in result.detail, result
+    assert printed(jail, "print(2)") == "2"
+    assert jail.sandbox.prewarmed.restarts == before + 1
+    nothing_left(jail)
+
+
+def test_a_talk_with_a_lost_check_ends_and_is_a_fault_of_ours(jail: Jailer) -> None:
+    async def lose() -> Result:
+        async with jail.sandbox.prewarmed.open("import temper_channel as c; c.read()", SMALL) as child:
+            await asyncio.sleep(0.3)
+            os.kill(named(jail.sandbox.keeper.pid, "temper-check")[0], signal.SIGKILL)
+            assert await child.receive() is None
+            return await child.finish()
+
+    result = jail.wait(lose())
+    assert result.outcome is Outcome.INFRASTRUCTURE
+    with pytest.raises(SandboxFault):
+        result.raise_for_infrastructure()
+    nothing_left(jail)
+
+
+def test_a_killed_process_1_is_a_fault_of_ours(jail: Jailer) -> None:
+    async def lose() -> Result:
+        task = await running(jail)
+        # The one that has a child: the others wait for their job with one too, so it is the one that sleeps.
+        for init in named(jail.sandbox.keeper.pid, "temper-check")[1:]:
+            os.kill(init, signal.SIGKILL)
+        return await asyncio.wait_for(task, 8)
+
+    result = jail.wait(lose())
+    assert result.outcome is Outcome.INFRASTRUCTURE and "without a word" in result.detail, result
+    assert printed(jail, "print(3)") == "3"
+    nothing_left(jail)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_killed_keeper_loses_checks_and_comes_back(mode: str) -> None:
+    with jailer(mode) as jail:
+
+        async def lose() -> Result:
+            task = await running(jail)
+            os.kill(below(jail.sandbox.keeper.pid)[0], signal.SIGKILL)
+            return await asyncio.wait_for(task, 8)
+
+        assert printed(jail, "print(1)") == "1"
+        assert jail.wait(lose()).outcome is Outcome.INFRASTRUCTURE
+        assert printed(jail, "print(2)") == "2"
+        nothing_left(jail)
+
+
+def test_a_server_that_never_comes_up_is_said_and_not_tried_for_ever(jail: Jailer) -> None:
+    prewarmed = jail.sandbox.prewarmed
+    jail.wait(prewarmed.close())
+    binary, jail.sandbox.nsjail = jail.sandbox.nsjail, "/bin/false"
+    try:
+        result = jail.wait(prewarmed.run(SLEEPS, SMALL))
+    finally:
+        jail.sandbox.nsjail = binary
+    assert result.outcome is Outcome.INFRASTRUCTURE and "no fork server" in result.detail, result
+    assert printed(jail, "print(1)") == "1"
+    nothing_left(jail)
+
+
+def test_a_cancelled_check_is_gone(jail: Jailer) -> None:
+    async def cancel() -> None:
+        for pause in (0.0, 0.001, 0.005, 0.02, 0.3):
+            task = asyncio.ensure_future(jail.sandbox.prewarmed.run(SLEEPS, SMALL))
+            await asyncio.sleep(pause)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    jail.wait(cancel())
+    nothing_left(jail)
+
+
+def test_more_at_once_than_there_are_users(jail: Jailer) -> None:
+    from shared.sandbox.prewarmed.forks import Prewarmed
+
+    async def many() -> list[Result]:
+        async with Prewarmed(jail.sandbox, reserve=2, users=3) as prewarmed:
+            checks = (prewarmed.run(Check(f"print({n})"), SMALL) for n in range(20))
+            return list(await asyncio.gather(*checks))
+
+    assert [result.stdout for result in jail.wait(many())] == [b"%d\n" % n for n in range(20)]
+    nothing_left(jail)
+
+
+def test_children_are_open_while_others_come_and_go(jail: Jailer) -> None:
+    async def all_of_them() -> list[bytes | None]:
+        echo = "import temper_channel as c\nwhile (f := c.read()) is not None: c.write(f)"
+
+        async def ask(child: Child, number: int) -> bytes | None:
+            await child.send(b"%d" % number)
+            return await child.receive()
+
+        prewarmed = jail.sandbox.prewarmed
+        async with prewarmed.open(echo, SMALL) as one, prewarmed.open(echo, SMALL) as two:
+            answers = []
+            for number in range(5):
+                await prewarmed.run(Check("pass"), SMALL)
+                answers += await asyncio.gather(ask(one, number), ask(two, -number))
+            return answers
+
+    expected = [b"%d" % value for number in range(5) for value in (number, -number)]
+    assert jail.wait(all_of_them()) == expected
+
+
+OURS = """
+import asyncio, sys
+from shared.sandbox.limits import Limits
+from shared.sandbox.prewarmed.child import Check
+from shared.sandbox.sandbox import Sandbox
+from tests.sandbox.machines import settings_of
+
+async def main():
+    async with Sandbox(settings_of(sys.argv[1])) as sandbox:
+        limits = Limits(wall_s=60, processes=8)
+        source = "import os, time\\nif os.fork() == 0: os.setsid()\\ntime.sleep(60)"
+        checks = [asyncio.ensure_future(sandbox.prewarmed.run(Check(source), limits)) for _ in range(3)]
+        await asyncio.sleep(1)
+        print(sandbox.keeper.pid, flush=True)
+        await asyncio.gather(*checks)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_of_our_own_death_remains(mode: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OURS, mode], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
+    )
+    assert process.stdout is not None
+    keeper = int(process.stdout.readline())
+    family = below(keeper)
+    assert len([pid for pid in family if Path(f"/proc/{pid}/comm").read_text() == "temper-check\n"]) >= 10
+    process.kill()
+    process.wait()
+    ends = time.monotonic() + 20
+    while (alive := [pid for pid in [keeper, *family] if running_still(pid)]) and time.monotonic() < ends:
+        time.sleep(0.05)
+    process.stdout.close()
+    assert alive == []
+    groups = [path for folder in owners_folders() for path in folder.glob(f"{process.pid}-*/*/cgroup.procs")]
+    assert all(not path.read_text() for path in groups)
+    for path in groups:  # The next start removes such folders; this test leaves nothing to it.
+        path.parent.rmdir()
+    for folder in owners_folders():
+        for path in folder.glob(f"{process.pid}-*"):
+            path.rmdir()
+
+
+def running_still(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_thousand_checks_leak_nothing(jail: Jailer) -> None:
+    async def some(count: int) -> None:
+        limit = asyncio.Semaphore(6)
+        sources = [
+            "print(1)",
+            "import os\nif os.fork() == 0: __import__('time').sleep(9)",
+            "1/0",
+            "while True: pass",
+        ]
+
+        async def one(number: int) -> None:
+            async with limit:
+                source = sources[number % 3] if number % 100 else sources[3]
+                result = await jail.sandbox.prewarmed.run(Check(source), SMALL.within(1.0))
+                assert result.outcome is not Outcome.INFRASTRUCTURE, result
+
+        await asyncio.gather(*(one(number) for number in range(1, count + 1)))
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(below(jail.sandbox.keeper.pid))  # noqa: PTH208
+
+    def settled() -> tuple[int, int]:
+        for _ in range(100):
+            jail.wait(asyncio.sleep(0.02))
+        return held()
+
+    jail.wait(some(30))
+    before = settled()
+    jail.wait(some(1000))
+    assert settled() == before
+    nothing_left(jail)
