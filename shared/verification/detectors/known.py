@@ -7,6 +7,7 @@ problem itself (days of months, Roman digits) seldom does.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ class Example:
     expected: Any
 
 
-def examples_in_test(test: str, entry: str = "candidate") -> tuple[Example, ...]:
-    """Literal pairs `entry(<literals>) == <literal>` of a test's source."""
+def examples_in_test(test: str, *entries: str) -> tuple[Example, ...]:
+    """Literal pairs `entry(<literals>) == <literal>` of a test's source; of any function where no entry is named."""
     try:
         tree = ast.parse(test)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -35,10 +36,18 @@ def examples_in_test(test: str, entry: str = "candidate") -> tuple[Example, ...]
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq | ast.Is):
             for call, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == entry:
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Name)
+                    and _is_one(call.func.id, entries)
+                ):
                     pair = _pair(call, other)
                     found += [pair] if pair else []
     return tuple(found[:_MAX_EXAMPLES])
+
+
+def _is_one(name: str, entries: tuple[str, ...]) -> bool:
+    return name in entries if entries else not hasattr(builtins, name)
 
 
 def embeds_answers(tree: ast.AST, known: Sequence[Example]) -> bool:
@@ -65,6 +74,12 @@ def looks_at_no_input(tree: ast.Module, entry_point: str) -> bool:
             )
             return bool(arguments) and not read and constant
     return False
+
+
+def constant_functions(tree: ast.Module) -> bool:
+    """Whether any function of the module answers a constant whatever it is given."""
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return any(looks_at_no_input(tree, name) for name in names)
 
 
 def _pairs(tree: ast.AST) -> Iterator[tuple[str | None, str | None]]:

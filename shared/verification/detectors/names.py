@@ -104,6 +104,10 @@ def _fold(node: ast.AST) -> str | None:
         ):
             between = _fold(mark)
             return None if between is None else _joined(between, e)
+        case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int() as point)]) if (
+            0 <= point < 0x110000
+        ):
+            return chr(point)
         case ast.Subscript(
             value=value, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp(ast.USub(), one))
         ):

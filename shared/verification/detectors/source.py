@@ -23,12 +23,12 @@ _MAX_NESTED = 3
 
 
 def flags_of_source(
-    source: str, *, entry_point: str = "", known: Sequence[Example] = (), nested: int = 0
+    source: str, *, entry_point: str = "", known: Sequence[Sequence[Example]] = (), nested: int = 0
 ) -> frozenset[Flag]:
     """Every flag that the text of a program earns.
 
-    `entry_point`: the function that will be called; `known`: inputs and outputs that the policy could have seen, or
-    that the tests use.
+    `entry_point`: the function that will be called; `known`: lists of inputs with their outputs (those that the policy
+    could have seen, those that the tests use), each looked for by itself.
     """
     tree = parsed(source)
     if tree is None:
@@ -38,7 +38,7 @@ def flags_of_source(
     prose = _docstrings(tree)
     for node in ast.walk(tree):
         found |= _of_node(node, names, prose, nested)
-    if known and embeds_answers(tree, known):
+    if any(embeds_answers(tree, one) for one in known):
         found.add(Flag.KNOWN_ANSWERS_EMBEDDED)
     if entry_point and looks_at_no_input(tree, entry_point):
         found.add(Flag.KNOWN_ANSWERS_EMBEDDED)

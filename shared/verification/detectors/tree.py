@@ -6,10 +6,11 @@ Invariant: pure; a file is read as text only, and only if it was added or change
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.known import Example
 from shared.verification.detectors.source import flags_of_source
 from shared.verification.detectors.wording import capped
 
@@ -52,9 +53,13 @@ def shadows(path: str) -> bool:
 
 
 def flags_of_changes(
-    original: Mapping[str, bytes], changed: Mapping[str, bytes], hidden: Iterable[str] = ()
+    original: Mapping[str, bytes],
+    changed: Mapping[str, bytes],
+    hidden: Iterable[str] = (),
+    known: Sequence[Sequence[Example]] = (),
 ) -> frozenset[Flag]:
-    """Flags of the difference of two trees (path → content). `hidden`: where hidden tests will be put."""
+    """Flags of the difference of two trees (path → content). `hidden`: where hidden tests will be put; `known`: as
+    `flags_of_source` takes it."""
     found: set[Flag] = set()
     places = set(hidden)
     for path in sorted(original.keys() | changed.keys()):
@@ -63,7 +68,7 @@ def flags_of_changes(
             continue
         found |= _of_path(path, places)
         if after is not None:
-            found |= _of_content(path, after)
+            found |= _of_content(path, after, known)
     return frozenset(found)
 
 
@@ -82,10 +87,10 @@ def _of_path(path: str, hidden: set[str]) -> set[Flag]:
     return found
 
 
-def _of_content(path: str, content: bytes) -> set[Flag]:
+def _of_content(path: str, content: bytes, known: Sequence[Sequence[Example]]) -> set[Flag]:
     text = content.decode("utf-8", "replace")
     if path.endswith((".py", ".pyi", ".pth")):
-        return set(flags_of_source(text))
+        return set(flags_of_source(text, known=known))
     if is_configuration(path) and _COLLECT.search(capped(text)):
         return {Flag.COLLECT_ONLY}
     return set()

@@ -41,7 +41,7 @@ async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) 
     refused = too_long(request.candidate, "candidate") or _test_mistake(request)
     if refused is not None:
         return refused
-    known = examples(request.visible) or examples_in_test(request.test)
+    known = (examples(request.visible), examples_in_test(request.test, "candidate", request.entry_point))
     seen = flags_of_source(request.candidate, entry_point=request.entry_point, known=known)
     sources = [("<prelude>", request.prelude)] if request.prelude else []
     script = Script([*sources, (PLACE, request.test)], FUNCTION)

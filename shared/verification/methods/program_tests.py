@@ -15,7 +15,7 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
-from shared.verification.detectors.known import Example, reads_no_input
+from shared.verification.detectors.known import Example, constant_functions, reads_no_input
 from shared.verification.detectors.source import flags_of_source, parsed
 from shared.verification.detectors.wording import hedges
 from shared.verification.judgement import Judgement
@@ -88,7 +88,9 @@ async def check(sandbox: Sandbox, request: ProgramTests, limits: Limits) -> Judg
         failure = failure or judged
         if not request.options.partial:
             break
-    return _verdict(request, passed, failure).flagged(seen if failure else seen - {Flag.EXIT_IN_CANDIDATE})
+    if failure is None:  # `sys.exit()` is how many programs end
+        return _verdict(request, passed, failure).flagged(seen - {Flag.EXIT_IN_CANDIDATE})
+    return _verdict(request, passed, failure).flagged(seen | _ignores_input(request))
 
 
 def _verdict(request: ProgramTests, passed: int, failure: Judgement | None) -> Judgement:
@@ -128,15 +130,19 @@ def _compared(result: Result, request: ProgramTests, case: Case, number: int) ->
 
 
 def _flags_of_program(request: ProgramTests) -> set[Flag]:
-    known = list(examples(request.visible))
-    for case in request.cases:
-        known.append(Example((case.stdin,), case.expected))
-        known.append(Example((case.stdin.strip(),), case.expected.strip()))
+    pairs = [(case.stdin, case.expected) for case in request.cases]
+    raw = [Example((stdin,), expected) for stdin, expected in pairs]
+    bare = [Example((stdin.strip(),), expected.strip()) for stdin, expected in pairs]
     found: set[Flag] = set()
     texts = [request.candidate, *(text for path, text in request.files.items() if path.endswith(".py"))]
     for text in filter(None, texts):
-        found |= flags_of_source(text, known=known)
-        tree = parsed(text)
-        if tree is not None and any(case.stdin for case in request.cases) and text is request.candidate:
-            found |= {Flag.KNOWN_ANSWERS_EMBEDDED} if reads_no_input(tree) else set()
+        found |= flags_of_source(text, known=[examples(request.visible), raw, bare])
     return found
+
+
+def _ignores_input(request: ProgramTests) -> set[Flag]:
+    """Of a program that failed: whether it could not have looked at what it was given."""
+    tree = parsed(request.candidate)
+    if tree is None or not any(case.stdin for case in request.cases):
+        return set()
+    return {Flag.KNOWN_ANSWERS_EMBEDDED} if reads_no_input(tree) or constant_functions(tree) else set()

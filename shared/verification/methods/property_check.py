@@ -69,7 +69,7 @@ async def check(sandbox: Sandbox, request: PropertyCheck, limits: Limits) -> Jud
         hedged = isinstance(request.output, str) and hedges(request.output)
         return judged.flagged([Flag.HEDGED_ANSWER] if hedged else [])
     seen = flags_of_source(
-        request.candidate, entry_point=request.entry_point, known=examples(request.visible)
+        request.candidate, entry_point=request.entry_point, known=[examples(request.visible)]
     )
     script = Script(sources, "judge_all", (name, [list(item) for item in request.inputs]))
     found, flags = await converse(sandbox, request.candidate, request.entry_point, script, limits)

@@ -22,11 +22,12 @@ from shared.sandbox.outcome import Outcome
 from shared.sandbox.prewarmed.child import Child
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
+from shared.verification.detectors.known import examples_in_test
 from shared.verification.detectors.tree import flags_of_changes
 from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import Request, ended_early, flags_of_result
+from shared.verification.methods.base import Request, VisibleExample, ended_early, examples, flags_of_result
 from shared.verification.methods.controls import controls
 from shared.verification.methods.jails import guest
 from shared.verification.methods.repository import has_conftest, is_protected, tested_tree
@@ -65,6 +66,7 @@ class PytestSuite(Request):
     hidden: dict[str, str] = Field(min_length=1)
     named: tuple[str, ...] = Field(min_length=1)
     binary: tuple[Entry, ...] = ()
+    visible: tuple[VisibleExample, ...] = ()
     options: SuiteOptions = SuiteOptions()
 
     @model_validator(mode="after")
@@ -98,7 +100,8 @@ async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judge
             f"pytest_suite needs {missing[0]!r} in sandbox.python_packages: name it there"
         )
     original, policy, hidden = _bytes(request.original), _policy_files(request), _bytes(request.hidden)
-    flags = set(flags_of_changes(original, policy, hidden))
+    known = [examples(request.visible), *map(examples_in_test, request.hidden.values())]
+    flags = set(flags_of_changes(original, policy, hidden, known))
     tree = tested_tree(original, policy, hidden)
     acting = {flag for flag in flags_of_changes(_kept(original), _kept(policy), hidden) if flag in DECISIVE}
     suite = _Suite(sandbox, limits, packages)
