@@ -20,7 +20,7 @@ READ_WORK = 6_000
 COMPARE_WORK = 20_000
 """For deciding one pair: a unit is one coefficient product or one evaluated node of low precision."""
 
-POOL_WORK = 100_000
+POOL_WORK = 30_000
 """For all the formulas of one JSON object or table together."""
 
 
@@ -45,6 +45,8 @@ class Work:
 
     def spend(self, units: int) -> None:
         """Raises `TooMuch` where nothing is left."""
+        if self.left < 0:
+            raise TooMuch("more work than an answer may take")
         self.left -= units
         if self._pool is not None:
             self._pool.spend(units)
