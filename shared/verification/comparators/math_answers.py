@@ -37,7 +37,7 @@ from shared.verification.comparators.formula.values import (
 )
 from shared.verification.judgement import Judgement
 
-_PAIR_PRICE = 4
+_PAIR_PRICE = 8
 """Of putting two values in order, in units of work."""
 _UNIT_NEEDED = Rules(missing_unit="refused")
 

@@ -20,7 +20,7 @@ READ_WORK = 6_000
 COMPARE_WORK = 20_000
 """For deciding one pair: a unit is one coefficient product or one evaluated node of low precision."""
 
-POOL_WORK = 30_000
+POOL_WORK = 20_000
 """For all the formulas of one JSON object or table together."""
 
 

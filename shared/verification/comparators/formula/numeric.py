@@ -10,8 +10,10 @@ Complex arithmetic by mpmath with the principal branches, save that odd roots of
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal
 
 from shared.errors import VerificationFault
@@ -32,10 +34,13 @@ from shared.verification.comparators.formula.nodes import (
 Outcome = Literal["equal", "different", "undecided"]
 _FIRST_DIGITS = 50
 _MARGIN = 20
-_MAX_DIGITS = 1200
+_MAX_DIGITS = 1600
+_STEPS = (_FIRST_DIGITS, 100, 200, 400, 800, _MAX_DIGITS)
 _MAX_MAGNITUDE = 600
 """Decimal digits of any intermediate value, on either side of the point."""
 _POINTS = 4
+_PREPARING = 20
+"""Units of work for what is done before the first point."""
 _PLAIN = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh")
 _INVERSE = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh",
             "arctanh": "atanh"}  # fmt: skip
@@ -47,6 +52,7 @@ class _NoValue(Exception):
 
 def identical(left: Node, right: Node, work: Work) -> Outcome:
     """Raises `TooMuch` past the work, `VerificationFault` where mpmath is not installed."""
+    work.spend(_PREPARING)
     names = sorted(names_of(left) | names_of(right))
     seed = "|".join(sorted((repr(left), repr(right))))
     agreed = 0
@@ -86,9 +92,9 @@ def _at(left: Node, right: Node, point: Mapping[str, Fraction], work: Work) -> O
         needed = meter.high - meter.low + 2 * _MARGIN
         if digits >= needed:
             return "equal"
-        if needed > _MAX_DIGITS:
+        if needed + _MARGIN > _MAX_DIGITS:
             return "undecided"
-        digits = needed + _MARGIN
+        digits = next(step for step in _STEPS if step >= needed + _MARGIN)
     return "equal"
 
 
@@ -108,7 +114,7 @@ class _Meter:
     """Evaluates at one precision and remembers the largest and smallest magnitudes it met, as powers of ten."""
 
     def __init__(self, digits: int, work: Work) -> None:
-        self.context = _context(digits)
+        self.context = _context(digits, threading.get_ident())
         self.high = 0
         self.low = 0
         self._price = 1 + digits // 100
@@ -219,7 +225,9 @@ class _Meter:
         return self.context.factorial(values[0]) if name == "factorial" else self.context.binomial(*values)
 
 
-def _context(digits: int) -> Any:
+@lru_cache(maxsize=16)
+def _context(digits: int, thread: int) -> Any:
+    """Made once for each step of precision, since that takes a millisecond; mpmath's contexts are not thread-safe."""
     try:
         from mpmath.ctx_mp import MPContext  # here, so that exact types need no library
     except ImportError as error:
