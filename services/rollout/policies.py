@@ -19,7 +19,15 @@ from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Policy
-from shared.errors import AttestationError, BusError, DigestMismatchError, StorageError
+from shared.errors import (
+    AttestationError,
+    BusError,
+    DependencyError,
+    DigestMismatchError,
+    StorageError,
+    TemperError,
+)
+from shared.plain_errors import one_line
 from shared.settings import Settings
 from shared.storage import ObjectStore
 
@@ -74,7 +82,8 @@ class PolicyFollower:
         return min((version for version, _ in self._waiting), default=None)
 
     async def run(self) -> None:
-        """Raises `AttestationError` after the second failure, `StorageError` for weights that stay unreadable."""
+        """Raises `AttestationError` after the second failure, `StorageError` for weights that stay unreadable, and
+        `DependencyError` for an engine that cannot take them."""
         topic = TopicNames(self._settings.bus.namespace).policies
         reader = LogReader(self._settings, "rollout", [topic], "earliest", self._producer)
         try:
@@ -122,7 +131,16 @@ class PolicyFollower:
                 f"policy {policy.version}: weights are a {weights.kind}; this rollout loads full weights only"
             )
         path = await asyncio.to_thread(self._store.fetch, weights.uri, weights.sha256, self._cache)
-        await self._engine.load_policy(path, policy.version, policy.canary)
+        try:
+            await self._engine.load_policy(path, policy.version, policy.canary)
+        except TemperError:
+            raise
+        except (
+            Exception
+        ) as error:  # out of memory, a driver that failed: nothing that a second try here would mend
+            raise DependencyError(
+                f"policy {policy.version}: the engine cannot take its weights: {one_line(error)}"
+            ) from error
         if path.is_relative_to(self._cache):
             await asyncio.to_thread(self._forget_others, path)
 

@@ -345,6 +345,25 @@ def test_a_missing_model_is_said_before_it_ends(make_settings: Make, tmp_path: P
     assert "holds no config.json" in asyncio.run(body()).waits_for
 
 
+def test_an_engine_that_cannot_take_the_weights_ends_the_service_in_one_line(
+    settings: Settings, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(model: Any, path: Path) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+
+    policy = make_policy(settings, weights, 0)
+    monkeypatch.setattr("services.rollout.engines.decoder.load_weights", no_memory)
+
+    async def body() -> None:
+        async with serving(settings) as (bench, _, service):
+            await bench.announce(policy)
+            await asyncio.wait({service}, timeout=60)
+
+    words = "policy 0: the engine cannot take its weights: OutOfMemoryError: CUDA out of memory. Tried"
+    with pytest.raises(DependencyError, match=words):
+        asyncio.run(body())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("shift", "code"), [(0.01, 3), (0.0, 0)])
 def test_exit_codes_of_the_process(
