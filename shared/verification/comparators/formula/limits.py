@@ -15,8 +15,8 @@ MAX_EXPONENT = 1000
 MAX_BITS = 8192
 """Of a numerator or denominator; 2^100 has 101, 1000! has 8530."""
 MAX_ITEMS = 128
-READ_WORK = 6_000
-"""For one side's normal form, at 3 to 5 µs a unit; what needs more is left to numbers. (x+1)^100 needs 4,000."""
+READ_WORK = 8_000
+"""For one side's normal form, at 3 to 5 µs a unit; what needs more is left to numbers. (x+1)^100 needs 4,000, reading 2,000 characters 2,000."""
 COMPARE_WORK = 20_000
 """For deciding one pair: a unit is one coefficient product or one evaluated node of low precision."""
 
