@@ -35,9 +35,9 @@ from shared.settings import Settings
 from shared.verification.checks import Allowance, Checks, Methods
 from shared.verification.children import Checked, ChildPool
 from shared.verification.faults import CheckTooLate, fault_verdict
-from shared.verification.jails import Jails, machine_budget, open_sandbox
+from shared.verification.jails import Jails, machine_budget
 from shared.verification.judgement import Attempt
-from shared.verification.registered import registered, sandbox_packages
+from shared.verification.registered import registered, sandbox_here
 
 SERVICE: Final = "verifier"
 
@@ -96,12 +96,10 @@ class VerifierService:
     async def close(self) -> None:
         await self._pool.close()
         await self._pool_apart.close()
-        await self._jails.close()
+        await self._jails.aclose()
 
     async def _open_sandbox(self) -> Sandbox:
-        settings = self._settings.sandbox
-        packages = sandbox_packages(settings.python_packages)
-        box = await open_sandbox(settings.model_copy(update={"python_packages": packages}))
+        box = await sandbox_here(self._settings.sandbox)
         self._log.info("sandbox.ready", cgroups=box.mode)
         return box
 

@@ -8,6 +8,8 @@ in the same killable children as in production, so a domain that hangs or crashe
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +28,17 @@ from shared.domains.base import (
 )
 from shared.domains.registry import load_domain
 from shared.errors import VerificationFault
+from shared.sandbox.settings import SandboxSettings
 from shared.verification.answers import shown
+from shared.verification.checks import Allowance, Checks
 from shared.verification.children import ChildPool
+from shared.verification.jails import Jails, machine_budget
+from shared.verification.registered import registered, sandbox_here
 
 Trial = Literal["instance", "oracle", "do_nothing", "near_miss", "exploit", "split", "flaky", "fault"]
 _ENOUGH_FINDINGS = 20
+_SANDBOX_S = 60.0
+"""Most wall time of one check in a sandbox: the verifier's own default."""
 _FAULT = "fault: "
 
 
@@ -81,14 +89,17 @@ async def admit(
 ) -> AdmissionReport:
     """Try the domain `name` on `seeds` instances of each split at each difficulty.
 
-    Every answer is judged `repeats` times in each of two processes. Ends early after 20 findings. Raises
-    `ConfigError` for an unknown name, an unusable difficulty, or a method that returns another type than it must.
+    Every answer is judged `repeats` times in each of two processes; checks that want a sandbox get one. Ends early
+    after 20 findings. Raises `ConfigError` for an unknown name, an unusable difficulty, a method that returns another
+    type than it must, or a sandbox that is wanted and cannot be had here.
     """
     domain = load_domain(name)
     for difficulty in difficulties:
         domain.parse_difficulty(difficulty)
-    async with ChildPool([name], children=2) as pool:
-        trial = _Trial(domain, pool, runs=2 * repeats, check_seconds=check_seconds)
+    jails = Jails(functools.partial(sandbox_here, SandboxSettings()), machine_budget(0, 0))
+    async with ChildPool([name], children=2) as pool, contextlib.aclosing(jails):
+        checks = Checks(pool, jails, registered)
+        trial = _Trial(domain, checks, runs=2 * repeats, check_seconds=check_seconds)
         for difficulty in difficulties:
             for seed in (*range(seeds), *range(HELD_OUT_SEED, HELD_OUT_SEED + seeds)):
                 if len(trial.findings) < _ENOUGH_FINDINGS:
@@ -97,13 +108,13 @@ async def admit(
 
 
 class _Trial:
-    """One domain before its children, and what was found."""
+    """One domain before its checks, and what was found."""
 
-    def __init__(self, domain: Domain, pool: ChildPool, *, runs: int, check_seconds: float) -> None:
+    def __init__(self, domain: Domain, checks: Checks, *, runs: int, check_seconds: float) -> None:
         self._domain = domain
-        self._pool = pool
+        self._made = checks
         self._runs = runs
-        self._check_seconds = check_seconds
+        self._allowance = Allowance(check_seconds, _SANDBOX_S)
         self._questions: dict[bool, set[str]] = {False: set(), True: set()}
         self._instances = 0
         self._checks = 0
@@ -131,7 +142,7 @@ class _Trial:
     async def _verdict(self, instance: Instance, answer: str) -> str:
         """The verdict, or `fault: …` in words."""
         try:
-            checked = await self._pool.check(instance.reference(), Attempt(answer), self._check_seconds)
+            checked = await self._made.check(instance.reference(), Attempt(answer), self._allowance)
         except VerificationFault as error:
             return f"{_FAULT}{error}"
         return checked.judgement.verdict

@@ -38,7 +38,7 @@ Open = Callable[[], Awaitable[B]]
 
 
 class Jails(Generic[B]):
-    """Use `admitted` around each check, and `close` at the end.
+    """Use `admitted` around each check, and `aclose` at the end.
 
     `open_box` makes an open sandbox. It may raise whatever the machine's state makes it raise: that check is a fault.
     """
@@ -90,7 +90,7 @@ class Jails(Generic[B]):
         finally:
             self._let_in(self._capacity.leave(ticket))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """No check begins after it; those that run lose their sandbox and end as faults."""
         self._closed = True
         for turn in self._turns.values():

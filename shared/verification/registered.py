@@ -11,7 +11,10 @@ from collections.abc import Iterable
 
 from shared.errors import VerificationFault
 from shared.plain_errors import nearest
+from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.settings import SandboxSettings
 from shared.verification.checks import Method
+from shared.verification.jails import open_sandbox
 
 
 def registered(name: str) -> Method:
@@ -24,6 +27,12 @@ def registered(name: str) -> Method:
         )
     found = registry.DECLARED[name]
     return Method(found.request, found.check, found.jailed)
+
+
+async def sandbox_here(settings: SandboxSettings) -> Sandbox:
+    """An open sandbox in which every method of this build can work. Raises as `open_sandbox`."""
+    packages = sandbox_packages(settings.python_packages)
+    return await open_sandbox(settings.model_copy(update={"python_packages": packages}))
 
 
 def sandbox_packages(configured: Iterable[str]) -> tuple[str, ...]:

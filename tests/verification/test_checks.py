@@ -60,7 +60,7 @@ async def place(
         try:
             yield made
         finally:
-            await made.jails.close()
+            await made.jails.aclose()
 
 
 def in_place(folder: Path, body: Callable[[Place], Awaitable[None]], budget: Demand = BUDGET) -> None:
@@ -202,7 +202,7 @@ def test_closing_ends_what_waits_and_what_runs_as_faults(tmp_path: Path, while_o
         checks = [asyncio.create_task(it.check("import time\ntime.sleep(2.5)")) for _ in range(3)]
         while not it.jails.running or not it.jails.waiting or not (it.opened or while_opening):
             await asyncio.sleep(0.01)
-        await it.jails.close()
+        await it.jails.aclose()
         found = await asyncio.gather(*checks, return_exceptions=True)
         assert all(isinstance(each, VerificationFault) for each in found), found
         with pytest.raises(SandboxFault, match="closing"):
