@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from shared.contracts.reward import Verdict
     from shared.contracts.task import ChatMessage
     from shared.domains.admission import AdmissionReport, admit
-    from shared.domains.base import HELD_OUT_SEED, Difficulty, Domain, Draft, Instance, NearMiss
+    from shared.domains.base import (
+        HELD_OUT_SEED,
+        Difficulty,
+        Domain,
+        Draft,
+        Instance,
+        NearMiss,
+        SandboxedDomain,
+    )
     from shared.domains.draw import Draw
     from shared.domains.registry import load_domain
     from shared.errors import TemperError, VerificationFault
@@ -26,12 +34,21 @@ if TYPE_CHECKING:
         TextComparator,
     )
     from shared.verification.judgement import Attempt, Judgement
+    from shared.verification.request import CheckRequest
 
 _PLACES = {
     "shared.contracts.reward": ("Verdict",),
     "shared.contracts.task": ("ChatMessage",),
     "shared.domains.admission": ("AdmissionReport", "admit"),
-    "shared.domains.base": ("HELD_OUT_SEED", "Difficulty", "Domain", "Draft", "Instance", "NearMiss"),
+    "shared.domains.base": (
+        "HELD_OUT_SEED",
+        "Difficulty",
+        "Domain",
+        "Draft",
+        "Instance",
+        "NearMiss",
+        "SandboxedDomain",
+    ),
     "shared.domains.draw": ("Draw",),
     "shared.domains.registry": ("load_domain",),
     "shared.errors": ("TemperError", "VerificationFault"),
@@ -45,12 +62,13 @@ _PLACES = {
         "TextComparator",
     ),
     "shared.verification.judgement": ("Attempt", "Judgement"),
+    "shared.verification.request": ("CheckRequest",),
 }
 
 __all__ = [
-    "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "ChatMessage", "Comparator", "DateComparator",
-    "Difficulty", "Domain", "Draft", "Draw", "Instance", "IntegerComparator", "IntegerListComparator", "Judgement",
-    "NearMiss", "NumberComparator", "TemperError", "TextComparator", "Verdict", "VerificationFault", "admit",
+    "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "ChatMessage", "CheckRequest", "Comparator",
+    "DateComparator", "Difficulty", "Domain", "Draft", "Draw", "Instance", "IntegerComparator", "IntegerListComparator", "Judgement",
+    "NearMiss", "NumberComparator", "SandboxedDomain", "TemperError", "TextComparator", "Verdict", "VerificationFault", "admit",
     "load_domain",
 ]  # fmt: skip
 
