@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import asyncio
 import base64
+import functools
 import json
 import os
 import socket
@@ -41,6 +42,7 @@ _UNBOUNDED = Limits(wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12
 """Of the server itself, which runs no program; its children lower theirs."""
 
 
+@functools.lru_cache(maxsize=64)
 def shape_of(limits: Limits) -> Limits:
     """What of them is settled before a check's source is known; the rest, watched by us, is the same for all."""
     return replace(limits, wall_s=1.0, cpu_s=1.0, output_kb=1)
