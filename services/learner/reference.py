@@ -23,7 +23,7 @@ class ReferencePolicy:
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self._store = store
-        self._run_id = run_id
+        self._folder = f"references/{run_id}"
         self._kept: dict[str, str] | None = None
         self.wanted = False
         self.model: PolicyModel | None = None
@@ -45,11 +45,17 @@ class ReferencePolicy:
             return None
         if self._kept is None:
             self.model = _frozen(policy)
-            name = f"{stage_index}-{stage_step}" if stage_step else str(stage_index)
-            key = f"references/{self._run_id}/{name}.safetensors"
+            # Fixed width: names sort in the order in which the references were made.
+            key = f"{self._folder}/{stage_index:04d}-{stage_step:08d}.safetensors"
             written = store_tensors(self._store, key, policy.named_tensors())
             self._kept = {"uri": self._store.uri_of(key), "sha256": written.sha256}
         return self._kept
+
+    def prune(self, keep: int) -> None:
+        """Removes all but the newest `keep`: the newest `keep` checkpoints name no others, each names one at most."""
+        for key in sorted(self._store.list(f"{self._folder}/"))[: -max(1, keep)]:
+            if self._kept is None or self._store.uri_of(key) != self._kept["uri"]:
+                self._store.delete(key)
 
     def load(self, policy: PolicyModel, kept: dict[str, Any] | None, cache: Path) -> None:
         """Restores it beside a restored policy. Raises `StorageError`."""

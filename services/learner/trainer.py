@@ -322,7 +322,9 @@ class Trainer:
 
     def prune(self) -> list[int]:
         """Blocking. Once a newer policy is announced, the large files of old checkpoints may go."""
-        return self._checkpoints.prune(self._settings.learner.keep_checkpoints)
+        keep = self._settings.learner.keep_checkpoints
+        self._reference.prune(keep)
+        return self._checkpoints.prune(keep)
 
     def _optimizer_file(self) -> dict[str, torch.Tensor]:
         tensors = optimizer_tensors(self._policy, self._optimizer)

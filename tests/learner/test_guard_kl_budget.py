@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -86,7 +87,7 @@ def test_a_coefficient_comes_back_from_its_floor() -> None:
     assert state.coefficient == 10.0
 
 
-REFRESHED = {
+REFRESHED: dict[str, Any] = {
     "preset": "grpo",
     "overrides": {"kl_coefficient": 0.1, "kl_target": 0.01, "kl_horizon": 100, "reference_refresh_steps": 2},
 }
@@ -117,4 +118,17 @@ def test_a_renewed_reference_survives_a_kill(tmp_path: Path) -> None:
     assert bytes_of(second.live(seed=7)) == expected
     assert book([first, second]) == steps
     keys = ObjectStore(second.settings.storage_uri).list("references/")
-    assert sorted(key.rsplit("/", 1)[-1] for key in keys) == ["1-2.safetensors", "1.safetensors"]
+    names = sorted(key.rsplit("/", 1)[-1] for key in keys)
+    assert names == ["0001-00000000.safetensors", "0001-00000002.safetensors"]
+
+
+def test_old_references_go_with_their_checkpoints(tmp_path: Path) -> None:
+    base = run_settings(tmp_path, learner={"micro_batch_tokens": 16, "keep_checkpoints": 1})
+    often = {**REFRESHED, "overrides": {**REFRESHED["overrides"], "reference_refresh_steps": 1}}
+    rl = base.stages[1].model_copy(
+        update={"steps": 4, "objective": base.stages[1].objective.model_validate(often)}
+    )
+    life = Life(base.model_copy(update={"stages": (base.stages[0], rl)}), log_of())
+    life.live()
+    keys = ObjectStore(life.settings.storage_uri).list("references/")
+    assert [key.rsplit("/", 1)[-1] for key in keys] == ["0001-00000003.safetensors"]
