@@ -132,3 +132,32 @@ def test_old_references_go_with_their_checkpoints(tmp_path: Path) -> None:
     life.live()
     keys = ObjectStore(life.settings.storage_uri).list("references/")
     assert [key.rsplit("/", 1)[-1] for key in keys] == ["0001-00000003.safetensors"]
+
+
+def test_a_kl_in_the_reward_survives_a_kill(tmp_path: Path) -> None:
+    """REINFORCE++ whole, through the trainer: every group has signal, and a kill changes no byte."""
+    objective = {
+        "preset": "reinforce_plus_plus",
+        "overrides": {"kl_coefficient": 0.1, "kl_target": 0.01, "entropy_coefficient": 0.01},
+    }
+
+    def make(folder: str) -> Life:
+        base = run_settings(tmp_path / folder)
+        rl = base.stages[1].model_copy(
+            update={"objective": base.stages[1].objective.model_validate(objective)}
+        )
+        return Life(base.model_copy(update={"stages": (base.stages[0], rl)}), log_of())
+
+    quiet = make("quiet")
+    expected = bytes_of(quiet.live())
+    steps = book([quiet])
+    assert all(step.tokens.get("zero_signal", 0) == 0 for step in steps.values())
+    assert steps[4].loss_terms["kl"] == 0  # paid in the advantages, not in the loss
+    assert steps[4].kl != 0
+    first = make("killed")
+    first.kill, first.at_step = "after the step", 5
+    with pytest.raises(KilledError):
+        first.live()
+    second = make("killed")
+    assert bytes_of(second.live(seed=7)) == expected
+    assert book([first, second]) == steps
