@@ -7,6 +7,7 @@ is logged and asked for again by the next finding: it stops no reward.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 
 import structlog
@@ -22,8 +23,17 @@ class Holds:
     """Of one verifier process."""
 
     def __init__(
-        self, producer: TypedProducer, watcher: ControlWatcher, topic: str, run_id: str, worker_id: str
+        self,
+        producer: TypedProducer,
+        watcher: ControlWatcher,
+        topic: str,
+        *,
+        run_id: str,
+        worker_id: str,
+        never: Collection[str] = (),
     ) -> None:
+        """`never`: domains of which findings are only logged."""
+        self._never = frozenset(never)
         self._producer = producer
         self._watcher = watcher
         self._topic = topic
@@ -53,6 +63,9 @@ class Holds:
         if (newest is not None and newest.kind == "hold") or name in self._told:
             return
         self._told[name] = newest
+        if name in self._never:
+            self._log.error("domain.finding", domain=name, cause=finding.cause, reason=finding.reason)
+            return
         control = Control(
             run_id=self._run_id,
             kind="hold",

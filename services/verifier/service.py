@@ -81,8 +81,9 @@ class VerifierService:
             self._frame.producer,
             self._frame.watcher,
             self._frame.names.control,
-            settings.run.name,
-            worker_id,
+            run_id=settings.run.name,
+            worker_id=worker_id,
+            never=settings.auditor.never_hold,
         )
         self._verdicts: Counter[str] = Counter()
 

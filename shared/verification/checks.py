@@ -102,6 +102,10 @@ class Checks:
                     cut = self._begin(clock, domain, limits, seconds)
                     judgement = await method.check(box, request, limits)
         except TimeoutError as error:
+            if not clock.expired():
+                raise VerificationFault(
+                    f"method {wanted.method!r} let a timeout of its own through: {error}"
+                ) from error
             if cut:
                 raise CheckTooLate(
                     f"the {wanted.method} check of domain {domain!r} was not over at the task's deadline"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from shared.contracts import Control, Heartbeat, Trajectory
+from shared.domains.registry import load_domain
 from shared.settings import Settings
 from tests.services.audited import BY_PROCESS, FLAGGING, MOODY, ByProcess, Flagging, Moody
 from tests.services.bench import Bench, bench, verifying
@@ -15,6 +18,7 @@ from tests.verification.faulty import FAULTY, Faulty
 MakeSettings = Callable[..., Settings]
 LONG = "It follows from the two lemmas above, read in the other order, that no such number can exist at all."
 QUIET = {"share": 0.0, "repeat_share": 0.0, "rules": []}
+SUM = load_domain("arithmetic").instance(7)
 MOODY_AT = Moody().instance(3)
 FAULTY_AT = Faulty().instance(3)
 FLAGGING_AT = Flagging().instance(3)
@@ -102,6 +106,23 @@ def test_checks_that_mostly_end_in_faults_hold_their_domain_back(make_settings: 
             rewards = await it.rewards(len(attempts) + 1)
             assert rewards.pop(sound.trajectory_id).verdict == "passed", "what is on its way is still judged"
             assert {(r.verdict, r.reward) for r in rewards.values()} == {("infrastructure", None)}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("never", [[], ["arithmetic"]])
+def test_a_domain_that_is_never_held_back_is_not(make_settings: MakeSettings, never: list[str]) -> None:
+    settings = make_settings(auditor={**QUIET, "never_hold": never})
+    stale = SUM.reference().model_copy(update={"instance_digest": "f" * 64})
+    attempts = [trajectory(settings.run.name, SUM, "1", group=f"g{n}", domain=stale) for n in range(5)]
+
+    async def body() -> None:
+        async with bench(settings) as it:
+            async with verifying(settings):
+                await send(it, attempts)
+                await it.rewards(len(attempts))
+            events = await it.read(it.names.control, lambda seen: True)
+            assert [d.message.domain for d in events] == ([] if never else ["arithmetic"])
 
     asyncio.run(body())
 

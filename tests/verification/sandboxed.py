@@ -27,6 +27,7 @@ ODD_REQUESTS = {
     "much memory": CheckRequest("printed_text", {"source": "", "expected": ""}, {"memory_mb": 1 << 30}),
     "returns text": CheckRequest("returns_text", {}),
     "no jail": CheckRequest("needs_no_jail", {}),
+    "times out": CheckRequest("times_out", {}),
 }
 """By answers that make the domain ask for them."""
 
@@ -92,7 +93,12 @@ async def needs_no_jail(sandbox: None, request: Nothing, limits: Limits) -> Judg
     return Judgement.passed() if sandbox is None else Judgement.failed("a sandbox was opened for nothing")
 
 
+async def times_out(sandbox: None, request: Nothing, limits: Limits) -> Judgement:
+    raise TimeoutError("a wait of the method's own")
+
+
 METHODS = {
+    "times_out": Method(Nothing, times_out, jailed=False),
     "needs_no_jail": Method(Nothing, needs_no_jail, jailed=False),
     "printed_text": Method(Program, printed_text),
     "returns_text": Method(Nothing, returns_text),  # type: ignore[arg-type]

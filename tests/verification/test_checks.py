@@ -98,6 +98,7 @@ def test_programs_are_judged_by_what_they_do(tmp_path: Path) -> None:
         ("much memory", "MiB of memory .* raise .*sandbox_memory_mb"),
         ("returns text", "returned str: it must return a Judgement"),
         ("object", "not plain data"),
+        ("times out", "'times_out' let a timeout of its own through: a wait of the method"),
     ],
 )
 def test_what_a_domain_asks_wrongly_is_a_fault_in_words(tmp_path: Path, answer: str, words: str) -> None:
