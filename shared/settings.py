@@ -217,7 +217,7 @@ class AuditorSettings(Section):
     rules: tuple[AuditRule, ...] = (AuditRule(flag="*"),)
     """When flags hold a domain back. An empty list: flags are only told."""
     never_hold: tuple[str, ...] = ()
-    """Domains that no finding holds back: told all the same."""
+    """Domains that no finding holds back: it is logged all the same."""
 
 
 class LearnerSettings(Section):
