@@ -37,6 +37,7 @@ from shared.verification.comparators.formula.values import (
 )
 from shared.verification.judgement import Judgement
 
+_SINGLE = frozenset(("integer", "rational", "decimal", "quantity", "expression"))
 _PAIR_PRICE = 8
 """Of putting two values in order, in units of work."""
 _UNIT_NEEDED = Rules(missing_unit="refused")
@@ -121,7 +122,7 @@ def _unlabelled(value: Value) -> Value:
 
 def _refused(value: Value, bare: str, kind: str) -> Refusal:
     count = len(value.items) if isinstance(value, Collection) else 1
-    if count > 1:
+    if count > 1 and kind in _SINGLE:
         return Refusal(f"{count} candidates in {shown(bare)}: an answer holds one")
     return Refusal(f"{shown(bare)} is not of type {kind}")
 
