@@ -35,11 +35,13 @@ The hash seed is 0 in every check (PYTHONHASHSEED): sets and dicts of strings ha
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not `signal`: its enums cost a child a dozen pages
 import array
 import atexit
 import base64
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -62,7 +64,8 @@ NAME = b"temper-check"
 MAX_MESSAGE = 1 << 16
 MAX_DESCRIPTORS = 16
 TICK = os.sysconf("SC_CLK_TCK")
-PLACES = ("/tmp", "/dev/shm", "/work")
+PLACES = (b"/tmp", b"/dev/shm", b"/work")
+WAKES = (_signal.SIGCHLD, _signal.SIGIO)
 WARM = (
     "abc", "array", "ast", "bisect", "cmath", "collections.abc", "contextlib", "copy", "dataclasses", "datetime",
     "decimal", "enum", "fractions", "functools", "heapq", "io", "itertools", "math", "numbers", "operator", "queue",
@@ -72,6 +75,8 @@ WARM = (
 these a fork and its end took 1.5 ms instead of 0.9."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+# Found once, here: what a child looks up for itself it copies for itself.
+unshare, setns, prctl, call_mount = LIBC.unshare, LIBC.setns, LIBC.prctl, LIBC.mount
 CAPABILITY_VERSION_3 = 0x20080522
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET = (
     0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x20000000, 0x40000000,
@@ -101,9 +106,9 @@ def check(result: int, what: str) -> int:
     return result
 
 
-def mount(kind: str, target: str, flags: int, data: str) -> None:
-    done = LIBC.mount(kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
-    check(done, f"mount {kind} on {target}")
+def mount(kind: bytes, target: bytes, flags: int, data: bytes) -> None:
+    if call_mount(kind, target, kind, ctypes.c_ulong(flags), data) < 0:
+        check(-1, f"mount {kind!r} on {target!r}")
 
 
 def receive(peer: socket.socket) -> tuple[bytes, list[int]]:
@@ -118,9 +123,14 @@ def receive(peer: socket.socket) -> tuple[bytes, list[int]]:
     return body, list(found)
 
 
-def send(peer: socket.socket, **body: Any) -> None:
+def tell(peer: socket.socket, body: bytes) -> None:
+    """Nobody may be there any more."""
     with contextlib.suppress(ConnectionError):
-        peer.send(json.dumps(body).encode())
+        peer.send(body)
+
+
+def tell_error(peer: socket.socket, error: BaseException) -> None:
+    tell(peer, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
 
 
 def close_all_but(*kept: int) -> None:
@@ -161,12 +171,12 @@ class Server:
         leash = socket.socket(fileno=descriptors[0])
         try:
             # A process makes one child namespace at a time: back to its own first.
-            check(LIBC.setns(self._own, NEWPID), "return to the server's pid namespace")
-            check(LIBC.unshare(NEWPID), "new pid namespace")
+            check(setns(self._own, NEWPID), "return to the server's pid namespace")
+            check(unshare(NEWPID), "new pid namespace")
             pid = check(fork(), "fork")
         except OSError as error:
-            send(leash, error=str(error))
-            send(self._control, ended=request["id"])
+            tell_error(leash, error)
+            tell(self._control, b'{"ended": %d}' % request["id"])
         else:
             if pid == 0:
                 as_init(request, leash, descriptors[1:], self._filter)
@@ -183,7 +193,7 @@ class Server:
                     return
                 name = self._inits.pop(pid, None)
                 if name is not None and status:
-                    send(self._control, ended=name)
+                    tell(self._control, b'{"ended": %d}' % name)
 
 
 def wake_on_children() -> int:
@@ -207,11 +217,10 @@ def drain(descriptor: int) -> None:
 
 def as_init(request: dict[str, Any], leash: socket.socket, joins: list[int], program: Filter) -> NoReturn:
     try:
-        signal.set_wakeup_fd(-1)
+        _signal.set_wakeup_fd(-1)
         close_all_but(leash.fileno(), *joins)
-        LIBC.prctl(PR_SET_DUMPABLE, 0)
+        prctl(PR_SET_DUMPABLE, 0)
         own_namespaces(request)
-        # The runner's end closes when it has its job: looks before that would only cost.
         begun, held = os.pipe()
         runner = check(fork(), "fork")
         if runner == 0:
@@ -220,68 +229,71 @@ def as_init(request: dict[str, Any], leash: socket.socket, joins: list[int], pro
             os.close(descriptor)
         watch(runner, leash, begun, request)
     except BaseException as error:  # noqa: BLE001 - a fork of the server must not return into it
-        send(leash, error=f"{type(error).__name__}: {error}")
+        tell_error(leash, error)
         os._exit(1)
     os._exit(0)
 
 
 def own_namespaces(request: dict[str, Any]) -> None:
-    check(LIBC.unshare(NEWNS | NEWIPC | NEWUTS | NEWNET), "new namespaces")
-    mount("none", "/", MS_REC | MS_PRIVATE, "")
-    quota = f"size={request['disk_bytes']},nr_inodes={request['inodes']},mode=1777"
+    check(unshare(NEWNS | NEWIPC | NEWUTS | NEWNET), "new namespaces")
+    mount(b"none", b"/", MS_REC | MS_PRIVATE, b"")
+    quota = b"size=%d,nr_inodes=%d,mode=1777" % (request["disk_bytes"], request["inodes"])
     for place in PLACES:
-        mount("tmpfs", place, MS_NOSUID | MS_NODEV, quota)
+        mount(b"tmpfs", place, MS_NOSUID | MS_NODEV, quota)
     # Not weaker than the one that is there already: the kernel refuses that in a user namespace.
-    mount("proc", "/proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible,subset=pid")
-    os.chdir("/work")
+    mount(b"proc", b"/proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, b"hidepid=invisible,subset=pid")
+    os.chdir(PLACES[-1])
 
 
 def watch(runner: int, leash: socket.socket, begun: int, request: dict[str, Any]) -> None:
     """Until the runner ends or the leash is let go; then nothing else is left, and the report is sent."""
-    woken = wake_on_children()
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, WAKES)
+    fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
+    # SIGIO when something happens on the leash: that the other side let go, or only that the job comes.
+    fcntl.fcntl(leash, fcntl.F_SETFL, os.O_RDWR | os.O_ASYNC)
     poll = select.poll()
     poll.register(leash, POLLRDHUP)
-    poll.register(woken, select.POLLIN)
-    patience = None
+    while (status := reap(runner)) is None and not poll.poll(0):
+        if not request["look_s"]:
+            _signal.sigwait(WAKES)
+        elif _signal.sigtimedwait(WAKES, request["look_s"]) is None and has_begun(begun):
+            tell(leash, look())
     if request["look_s"]:
-        poll.register(begun, 0)
-    status = reap(runner)
-    let_go = False
-    while status is None and not let_go:
-        events = poll.poll(patience)
-        drain(woken)
-        seen = {descriptor for descriptor, _ in events}
-        let_go = leash.fileno() in seen
-        if begun in seen:
-            poll.unregister(begun)
-            patience = request["look_s"] * 1000
-        status = reap(runner)
-        if patience is not None:
-            send(leash, **look())
+        tell(leash, look())
     left = others() - (status is None)
     full = full_place(request["file_bytes"])
     while True:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+            os.kill(-1, _signal.SIGKILL)
         try:
             pid, ended = os.waitpid(-1, 0)
         except ChildProcessError:
             break
         if pid == runner:
             status = ended
-    send(leash, status=status, left=left, full=full, cpu_s=cpu_of_ended())
+    report = b'{"status": %d, "left": %d, "full": "%s", "cpu_s": %f}'
+    tell(leash, report % (status or 0, left, full, cpu_of_ended()))
+
+
+def has_begun(begun: int) -> bool:
+    """The runner's end of this pipe closes when it has its job: looks before that would only cost."""
+    poll = select.poll()
+    poll.register(begun, 0)
+    return bool(poll.poll(0))
 
 
 def reap(runner: int) -> int | None:
     """Takes all that have ended; the runner's wait status if it is among them."""
     found = None
-    with contextlib.suppress(ChildProcessError):
+    try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == runner:
                 found = status
+    except ChildProcessError:
+        pass
     return found
 
 
@@ -295,7 +307,7 @@ def cpu_of_ended() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def full_place(file_bytes: int) -> str:
+def full_place(file_bytes: int) -> bytes:
     """What has no byte or no inode left, or holds a file that could not grow: Python ignores SIGXFSZ and sees EFBIG,
     so only the file itself tells. Empty where nothing is full."""
     for place in PLACES:
@@ -304,11 +316,11 @@ def full_place(file_bytes: int) -> str:
             return place
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
         if used >= file_bytes and has_file_of(place, file_bytes):
-            return f"a file in {place}"
-    return ""
+            return b"a file in " + place
+    return b""
 
 
-def has_file_of(place: str, size: int) -> bool:
+def has_file_of(place: bytes, size: int) -> bool:
     """Follows no link; what is too deep to be named is passed by."""
     folders = [place]
     while folders:
@@ -321,7 +333,7 @@ def has_file_of(place: str, size: int) -> bool:
     return False
 
 
-def look() -> dict[str, float]:
+def look() -> bytes:
     """What all processes but this one hold, in bytes, and have used; for the mode without cgroups. Of pages that are
     shared each has its share (Pss)."""
     total = {"anon": 0.0, "shmem": 0.0, "cpu": cpu_of_ended(), "threads": 0.0, "in_tmpfs": 0.0}
@@ -339,7 +351,7 @@ def look() -> dict[str, float]:
                     total["anon" if kind == "Pss_Anon" else "shmem"] += int(rest.split()[0]) * 1024
     for space in map(os.statvfs, PLACES):
         total["in_tmpfs"] += (space.f_blocks - space.f_bfree) * space.f_frsize
-    return total
+    return json.dumps(total).encode()
 
 
 def text_of(path: str) -> str:
@@ -357,10 +369,10 @@ def as_runner(
         join(joins)
         close_all_but(leash.fileno(), held)
         settle(request, program)
-        send(leash, ready=True)
+        tell(leash, b'{"ready": true}')
         arguments, source = take_job(leash)
     except BaseException as error:  # noqa: BLE001 - a fork of the server must not return into it
-        send(leash, error=f"{type(error).__name__}: {error}")
+        tell_error(leash, error)
         os._exit(1)
     run(arguments, source)
 
@@ -368,7 +380,7 @@ def as_runner(
 def join(groups: list[int]) -> None:
     for group in groups:
         os.write(group, b"0")
-    check(LIBC.unshare(NEWCGROUP), "new cgroup namespace")
+    check(unshare(NEWCGROUP), "new cgroup namespace")
 
 
 def settle(request: dict[str, Any], program: Filter) -> None:
@@ -385,10 +397,10 @@ def settle(request: dict[str, Any], program: Filter) -> None:
     os.setresgid(user, user, user)
     # From user 0 to another: all capabilities are gone with it, and the bounding set is empty.
     os.setresuid(user, user, user)
-    LIBC.prctl(PR_SET_DUMPABLE, 1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    prctl(PR_SET_DUMPABLE, 1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     reseed()
-    check(LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "load the filter")
+    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "load the filter")
 
 
 def reseed() -> None:
@@ -426,7 +438,7 @@ def run(arguments: list[str], source: bytes) -> NoReturn:
     module.__dict__.update(__file__=name, __builtins__=__builtins__)
     sys.modules["__main__"] = module
     sys.argv[:] = arguments
-    sys.path.insert(0, PLACES[-1])
+    sys.path.insert(0, os.fsdecode(PLACES[-1]))
     code = 1
     try:
         text = source.decode(errors="replace")
@@ -493,7 +505,7 @@ def warm(settings: dict[str, Any]) -> None:
 def give_up_inheritance() -> None:
     """What this process may do stays with it: nothing that is started from here can get a capability again."""
     for capability in range(64):
-        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     sets = (ctypes.c_uint32 * 6)()
     check(LIBC.capget(header, sets), "read capabilities")
@@ -506,19 +518,20 @@ def main() -> int:
     control.set_inheritable(False)
     try:
         settings = json.loads(receive(control)[0])
-        LIBC.prctl(PR_SET_NAME, NAME)
+        prctl(PR_SET_NAME, NAME)
         warm(settings)
         code = base64.b64decode(settings["filter"])
         give_up_inheritance()
-        LIBC.prctl(PR_SET_DUMPABLE, 0)
-        check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+        prctl(PR_SET_DUMPABLE, 0)
+        check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
         os.setgroups([])
         gc.collect()
         gc.freeze()
         # The pages of what is frozen are shared by all children as long as nobody counts references in them.
-        send(control, ready=True, resident_kb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        tell(control, b'{"ready": true, "resident_kb": %d}' % resident)
     except BaseException as error:  # noqa: BLE001 - told, then left
-        send(control, error=f"{type(error).__name__}: {error}")
+        tell_error(control, error)
         return 1
     Server(control, Filter(len(code) // 8, code)).serve()
     return 0
