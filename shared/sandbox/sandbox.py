@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ import structlog
 
 from shared.sandbox.binary import find_nsjail
 from shared.sandbox.cgroups.base import Cgroups
-from shared.sandbox.cgroups.choose import choose
+from shared.sandbox.cgroups.choose import choose, owners_folders
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeeperClient
@@ -26,6 +27,7 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.one_run import Means, OneRun, Site
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.prewarmed.forks import Prewarmed
+from shared.sandbox.reaper import reap
 from shared.sandbox.roots import Roots
 from shared.sandbox.seccomp import Policy
 from shared.sandbox.sessions.opening import open_session
@@ -101,6 +103,9 @@ class Sandbox:
         """Raises `SandboxUnavailable` where nothing can be jailed here."""
         folder = Path(self.settings.state_folder)
         self._cgroups = choose(self.settings)
+        reaped = await asyncio.to_thread(reap, folder, owners_folders())
+        if reaped.anything:
+            _log.info("sandbox.reaped", **asdict(reaped))
         try:
             await self._keeper.start(folder)
             self._uids = Uids(folder, self.settings.first_uid, self.settings.uids)

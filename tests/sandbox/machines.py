@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared.sandbox.cgroups.base import owner_name
 from shared.sandbox.cgroups.choose import available, owners_folders
 from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Result
+from shared.sandbox.owners import owner_name
 from shared.sandbox.sandbox import Sandbox
 from shared.sandbox.settings import SandboxSettings
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.sandbox.cgroups.base import owner_name
 from shared.sandbox.cgroups.choose import available, choose, owners_folders
 from shared.sandbox.cgroups.mounts import Hierarchy, hierarchies, place
 from shared.sandbox.cgroups.v1 import V1
 from shared.sandbox.cgroups.v2 import V2, base_of
 from shared.sandbox.faults import SandboxUnavailable
 from shared.sandbox.limits import Limits
+from shared.sandbox.owners import owner_name
 from shared.sandbox.settings import SandboxSettings
 
 UNLIMITED_V1 = "9223372036854771712"

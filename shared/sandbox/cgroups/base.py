@@ -6,10 +6,8 @@ a killed process left can be told from what a living one uses.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from shared.sandbox.limits import Limits
@@ -73,10 +71,3 @@ class Cgroups(Protocol):
     def close(self) -> None:
         """Removes this process's folder."""
         ...
-
-
-def owner_name(pid: int | None = None) -> str:
-    """`<pid>-<start time in clock ticks since boot>`: no two processes of one boot share it, ever."""
-    number = os.getpid() if pid is None else pid
-    fields = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return f"{number}-{fields[19]}"

@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from shared.sandbox.cgroups.base import FOLDER, HELPERS, HELPERS_MB, Counters, owner_name
+from shared.sandbox.cgroups.base import FOLDER, HELPERS, HELPERS_MB, Counters
 from shared.sandbox.cgroups.mounts import Hierarchy, place
 from shared.sandbox.cgroups.v1 import keyed, peak_of, pids_in, remove_folder
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.limits import MIB, Limits
+from shared.sandbox.owners import owner_name
 
 NEEDED = ("memory", "pids")
 LIMITS = ("memory.max", "pids.max")

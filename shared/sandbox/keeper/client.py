@@ -23,6 +23,7 @@ from typing import Any
 import shared
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.keeper import program
+from shared.sandbox.owners import owner_name
 
 _START_S = 20.0
 _BUFFER = 1 << 20
@@ -122,7 +123,7 @@ class KeeperClient:
     async def start(self, state_folder: Path) -> None:
         """Raises `SandboxUnavailable` where this process may not make namespaces."""
         state_folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-        self._folder = tempfile.mkdtemp(prefix=f"keeper-{os.getpid()}-", dir=state_folder)
+        self._folder = tempfile.mkdtemp(prefix=f"keeper-{owner_name()}-", dir=state_folder)
         Path(self._folder).chmod(0o711)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
