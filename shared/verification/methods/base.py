@@ -22,9 +22,10 @@ from shared.verification.judgement import Judgement
 
 MAX_SOURCE_CHARS = 400_000
 """Of one program or query of the policy's: longer is no attempt."""
+# A program that spins reaches its CPU limit on a quiet machine and its wall limit on a busy one: one reason for both.
 _LIMITS = {
     Outcome.WALL_LIMIT: "its time limit",
-    Outcome.CPU_LIMIT: "its CPU limit",
+    Outcome.CPU_LIMIT: "its time limit",
     Outcome.MEMORY_LIMIT: "its memory limit",
     Outcome.PROCESS_LIMIT: "its limit of processes",
     Outcome.OUTPUT_LIMIT: "its output limit",

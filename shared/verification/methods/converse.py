@@ -33,7 +33,8 @@ _LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"
 _CALL, _REPLY, _RAISED, _FOREIGN, _LEFT = b"C", b"R", b"E", b"O", b"X"
 _START, _FINISHED = b"T", b"F"
 _TESTER_GRACE_S = 5.0
-_PARTING_S = 2.0
+_PARTING_S = 10.0
+"""A candidate answers a farewell at once; so long only on a machine that is far too busy."""
 _MAX_NOTES = 64
 
 

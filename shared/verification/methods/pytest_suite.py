@@ -30,7 +30,7 @@ from shared.verification.judgement import Judgement
 from shared.verification.methods.base import Request, VisibleExample, ended_early, examples, flags_of_result
 from shared.verification.methods.controls import controls
 from shared.verification.methods.jails import guest
-from shared.verification.methods.repository import has_conftest, is_protected, tested_tree
+from shared.verification.methods.repository import has_conftest, is_protected, restored_tree
 from shared.verification.methods.trees import Entry
 
 PACKAGES = ("pytest",)
@@ -102,7 +102,7 @@ async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judge
     original, policy, hidden = _bytes(request.original), _policy_files(request), _bytes(request.hidden)
     known = [examples(request.visible), *map(examples_in_test, request.hidden.values())]
     flags = set(flags_of_changes(original, policy, hidden, known))
-    tree = tested_tree(original, policy, hidden)
+    tree = restored_tree(original, policy, hidden)
     acting = {flag for flag in flags_of_changes(_kept(original), _kept(policy), hidden) if flag in DECISIVE}
     suite = _Suite(sandbox, limits, packages)
     problems: list[str] = []

@@ -16,7 +16,7 @@ _TEST = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$)")
 _NEVER = re.compile(r"(?:^|/)(?:\.git|__pycache__|\.pytest_cache)/|\.py[co]$")
 
 
-def tested_tree(
+def restored_tree(
     original: Mapping[str, bytes], policy: Mapping[str, bytes], hidden: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """Path → content. Compiled files and version history are left out: nobody can read what they hold."""

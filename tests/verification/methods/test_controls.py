@@ -1,0 +1,98 @@
+"""Control tests contradict the real one, and never on what honest code could satisfy too."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from shared.verification.methods.controls import controls
+
+SEED = b"seed"
+
+
+def outcomes(source: str, name: str, **given: Any) -> list[str]:
+    """What honest code makes of each control."""
+    found = []
+    for changed in controls(source, (name,), 10, SEED):
+        space: dict[str, Any] = dict(given)
+        exec(compile(changed, "<control>", "exec"), space)
+        try:
+            space[name]()
+        except AssertionError:
+            found.append("failed")
+        else:
+            found.append("passed")
+    return found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert f(2) == 4", "assert 4 == f(2)", "assert f(2) == 4, 'why'\nassert f(3) == 9", "expected = 4\nassert f(2) == expected",
+        "assert [f(1), f(2)] == [1, 4]", "assert str(f(2)) == '4'", "assert f(2) > 3", "assert f(2)", "value = f(2)\nassert value == 4",
+        "assert {'a': f(2)} == {'a': 4}", "assert (f(2), None) == (4, None)", "assert f(2) == 4.0", "assert (f(2) == 4) == True",
+        "for n in range(3):\n    assert f(n) == n * n", "x = 4\nassert f(x) == 16\nassert x == 4", "N = 1\nassert f(N) == N",
+        "with open('/dev/null'):\n    assert f(2) == 4", "assert f(-1) == 1", "assert f(0) == 0", "assert f(1j) == -1 + 0j",
+    ],
+)  # fmt: skip
+def test_honest_code_fails_every_control(body: str) -> None:
+    source = f"def test_it():\n{textwrap.indent(body, '    ')}\n"
+    space: dict[str, Any] = {"f": lambda n: n * n}
+    exec(source, space)
+    space["test_it"]()
+    found = outcomes(source, "test_it", f=lambda n: n * n)
+    assert found and set(found) == {"failed"}
+
+
+def test_a_name_that_is_also_an_input_is_left_alone() -> None:
+    changed = controls("def test_it():\n    n = 5\n    assert f(n) == n\n", ("test_it",), 10, SEED)
+    assert changed and all("n = 5" in one for one in changed)
+
+
+def test_an_object_equal_to_everything_passes_one_that_changes_a_value() -> None:
+    class Anything:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert "passed" in outcomes("def test_it():\n    assert f(2) == 4\n", "test_it", f=lambda n: Anything())
+
+
+def test_parameters_and_methods() -> None:
+    source = textwrap.dedent(
+        """
+        import pytest
+
+        class TestIt:
+            @pytest.mark.parametrize("n, expected", [(1, 1), (2, 4)])
+            def test_square(self, n, expected):
+                assert f(n) == expected
+
+            def test_close(self):
+                assert f(0.1) == pytest.approx(0.01)
+                self.assertEqual(f(2), 4)
+        """
+    )
+    first = controls(source, ("TestIt", "test_square"), 1, SEED)
+    assert "[(1, 3), (2, 9)]" in first[0]
+    values = controls(source, ("TestIt", "test_close"), 2, SEED)
+    assert any("approx(1.02)" in one or "approx(1.01)" in one for one in values) and any(
+        "f(2), 9" in one for one in values
+    )
+
+
+@pytest.mark.parametrize(
+    "source", ["def test_it(:\n", "def other(): pass\n", "def test_it():\n    return\n    assert f(1) == 1\n"]
+)
+def test_nothing_where_nothing_can_be_contradicted(source: str) -> None:
+    assert controls(source, ("test_it",), 3, SEED) == []
+
+
+def test_the_seed_decides_alone() -> None:
+    source = "def test_it():\n" + "".join(f"    assert f({n}) == {n * n}\n" for n in range(1, 20))
+    assert controls(source, ("test_it",), 3, b"a") == controls(source, ("test_it",), 3, b"a")
+    assert controls(source, ("test_it",), 3, b"a") != controls(source, ("test_it",), 3, b"b")
+    assert len(set(controls(source, ("test_it",), 3, b"a"))) == 3
