@@ -82,6 +82,44 @@ def run(
         raise typer.Exit(NOT_WELL)
 
 
+@app.command()
+def doctor(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    cgroups: Annotated[str, typer.Option(help="auto, v1, v2 or none.")] = "",
+    allow_weaker: Annotated[
+        list[str] | None, typer.Option(help="A weaker mode that may be taken: rlimits_only.")
+    ] = None,
+    nsjail: Annotated[str, typer.Option(help="Another nsjail binary.")] = "",
+    config: Annotated[Path | None, typer.Option("--config", help="A run's TOML, for its [sandbox].")] = None,
+) -> None:
+    """Try everything that jails need here: what is there, what is missing, and the mend.
+
+    Exit code 0: jails can be run with these settings; 3: they cannot.
+    """
+    import asyncio
+
+    from shared.sandbox.doctor import examine
+
+    found = asyncio.run(examine(_settings(config, cgroups, allow_weaker or [], nsjail)))
+    if as_json:
+        lines = [asdict(line) for line in found.lines]
+        print(json.dumps({"usable": found.usable, "weaker": found.weaker, "lines": lines}))
+    else:
+        from rich.table import Table
+
+        from temper.cli.screen import screen
+
+        table = Table("what", "state", "found", "mend", box=None)
+        for line in found.lines:
+            table.add_row(line.name, line.status, line.found, line.mend)
+        screen().print(table)
+        verdict = "can be run, in the weaker mode that was allowed" if found.weaker else "can be run"
+        print(f"jails {verdict if found.usable else 'cannot be run here'}")
+    if not found.usable:
+        raise typer.Exit(INFRASTRUCTURE)
+
+
 async def _run(settings: SandboxSettings, command: Any, limits: Limits, root: str) -> tuple[str, Result]:
     from shared.sandbox.sandbox import Sandbox
 
@@ -105,7 +143,7 @@ def _settings(config: Path | None, cgroups: str, weaker: list[str], nsjail: str)
     try:
         return SandboxSettings.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"temper sandbox run: {explain(SandboxSettings, error)}") from error
+        raise ConfigError(f"temper sandbox: {explain(SandboxSettings, error)}") from error
 
 
 def shown(result: Result, mode: str) -> dict[str, Any]:
