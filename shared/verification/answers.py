@@ -27,7 +27,11 @@ MAX_TEXT_CHARS = 200_000
 MAX_CANDIDATES = 5
 """Different ones: each is compared with the last, which may be costly."""
 _PREFIX = re.compile(r"(?:(?:the )?(?:final )?answer(?: is:?|:))\s*", re.IGNORECASE)
-_LINE_PREFIX = re.compile(r"[*_# ]{0,8}(?:the )?(?:final )?answer(?: is:|:| is)[*_]{0,3}\s*", re.IGNORECASE)
+_LINE_PREFIX = re.compile(
+    r"[*_# ]{0,8}(?:(?:the )?(?:final )?answer(?: is:|:| is)[*_]{0,3}\s*){1,2}", re.IGNORECASE
+)
+_HOPE = re.compile(r"\. I hope it is correct\.? {0,4}$")
+"""How answers to the prompt of Lewkowycz et al. (arXiv:2206.14858) end."""
 _WRAPPERS = (("**", "**"), ("`", "`"), ("$", "$"), ('"', '"'), ("'", "'"), ("“", "”"))
 _BOX = re.compile(r"\\f?boxed\s*(?:(\{)|([0-9A-Za-z]))")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -56,7 +60,7 @@ def extract(text: str, policy: Extraction) -> tuple[str, ...] | Refusal:
     if not found:
         rest = text.strip()
         found = [rest.splitlines()[-1] if rest and policy == "boxed_or_last_line" else rest]
-    distinct = tuple(dict.fromkeys(" ".join(candidate.split()) for candidate in found))
+    distinct = tuple({" ".join(candidate.split()): candidate for candidate in found}.values())
     if len(distinct) > MAX_CANDIDATES:
         return Refusal(f"{len(distinct)} different answers are marked: an answer holds one")
     return distinct
@@ -115,7 +119,8 @@ def _lines(text: str) -> list[str]:
     if hashed:
         return hashed
     matches = ((line, _LINE_PREFIX.match(line)) for line in lines)
-    return [rest for line, match in matches if match and (rest := line[match.end() :].strip(" *_"))]
+    found = [_HOPE.sub("", line[match.end() :]).strip(" *_") for line, match in matches if match]
+    return [rest for rest in found if rest]
 
 
 def _unwrapped(text: str) -> str:

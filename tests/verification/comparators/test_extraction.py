@@ -29,7 +29,7 @@ CASES: tuple[tuple[Extraction, str, tuple[str, ...] | str], ...] = (
     ("marked", "Answer: 5\nAnswer: 6", ("5", "6")),
     ("marked", r"Answer: 5\boxed{6}", ("6",)),
     ("marked", "5", ("5",)),
-    ("marked", "so\nit is 5", ("so it is 5",)),
+    ("marked", "so\nit is 5", ("so\nit is 5",)),
     ("boxed_or_last_line", "so\n\n 5 \n", ("5",)),
     ("boxed_or_last_line", "so\nAnswer: 4\nbye", ("4",)),
     ("boxed_or_last_line", "", ("",)),

@@ -12,14 +12,16 @@ from shared.verification.answers import Refusal, shown
 from shared.verification.comparators.dates import DateComparator
 from shared.verification.comparators.formula.interpret import Interpreter, folded
 from shared.verification.comparators.formula.limits import SyntaxFault, TooMuch, Unreadable, Work
+from shared.verification.comparators.formula.regions import REALS
 from shared.verification.comparators.formula.source import plain_source
 from shared.verification.comparators.formula.statements import parse
-from shared.verification.comparators.formula.values import Clock, Day, Phrase, Rules, Value
+from shared.verification.comparators.formula.values import Clock, Day, Phrase, Region, Rules, Value
 
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? ?(?:\\text\{ ?)?(?:([AaPp])\.?[Mm]\.?)? ?\}?")
 _HALF_DAY = re.compile(r"([0-9]{1,2}) ?(?:\\text\{ ?)?([AaPp])\.?[Mm]\.? ?\}?")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}|.*[A-Za-z]{3}.*[0-9]{4}|[0-9]{1,2}.*[A-Za-z]{3}.*[0-9]{4}")
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}")
+_REALS = frozenset(("all real numbers", "all reals", "the real numbers", "real numbers"))
 _DATES = DateComparator()
 
 
@@ -60,9 +62,10 @@ def _day(source: str) -> Day | None:
     return None if isinstance(day, Refusal) else Day(day)
 
 
-def _phrase(source: str) -> Phrase | None:
+def _phrase(source: str) -> Value | None:
     """Nothing but words: no command, brace or power is left, and there is a letter."""
     plain = " ".join(_TEXT.sub(r" \1 ", source).split()).strip(" .")
     if not any(character.isalpha() for character in plain) or any(sign in plain for sign in "\\{}^_$"):
         return None
-    return Phrase(folded(plain))
+    words = folded(plain)
+    return Region(REALS) if words in _REALS else Phrase(words)

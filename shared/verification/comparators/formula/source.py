@@ -42,7 +42,11 @@ _THIN_GROUP = re.compile(
 _BLANK_GROUP = re.compile(r"(?<![0-9.,/^_ ])(?<![0-9] )[0-9]{1,3}(?: [0-9]{3})+(?![0-9])(?! ?[0-9/])")
 _DECIMAL_COMMA = re.compile(r"(?<=[0-9])\{,\}(?=[0-9])")
 _BRACED = re.compile(r"\{([,:;])\}")
-_SPACES = re.compile(r"(?<!\\)\\[,;:!> ]|\\q?quad(?![a-zA-Z])|~|\\hspace\{[^{}]*\}|\\phantom\{[^{}]*\}")
+_SPACES = re.compile(
+    r"(?<!\\)\\[,;:!> ]|\\q?quad(?![a-zA-Z])|(?<=\S)~|\\hspace\{[^{}]*\}|\\phantom\{[^{}]*\}"
+)
+_BARRED = re.compile("((?:[0-9][\u0304\u0305])+)|([0-9])\u0307")
+"""Digits under a combining bar or dot repeat."""
 _TIMES_TEN = re.compile(r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -51,7 +55,10 @@ def plain_source(text: str) -> str:
     """Raises `Unreadable` with the reason."""
     if len(text) > MAX_CHARS:
         raise Unreadable(f"a formula of {len(text)} characters: the limit is {MAX_CHARS}")
-    source = _ascii_signs(_without_delimiters(text))
+    barred = _BARRED.sub(
+        lambda found: rf"\overline{{{(found[1] or found[2])[:: 2 if found[1] else 1]}}}", text
+    )
+    source = _ascii_signs(_without_delimiters(barred))
     source = _COMMENTARY.sub(" ", source)
     source = _FRACTIONS.sub(r"\\frac", source)
     source = _DEGREE_BRACED.sub(r"\\degree ", source)

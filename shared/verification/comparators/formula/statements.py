@@ -30,7 +30,7 @@ from shared.verification.comparators.formula.nodes import (
     SetOperation,
 )
 from shared.verification.comparators.formula.spelling import KEYWORDS
-from shared.verification.comparators.formula.tokens import Token, Tokenizer, decimal
+from shared.verification.comparators.formula.tokens import Token, Tokenizer
 from shared.verification.comparators.formula.unit_parser import read_unit
 
 _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
@@ -39,21 +39,20 @@ _SETS = (Brackets, Braces, NamedSet, SetOperation, Builder)
 
 def parse(source: str) -> Node:
     """The tree of a plain source. Raises `SyntaxFault`, or `Unreadable` where a limit is passed."""
-    tokens = [_plain_text(token) for token in Tokenizer(source).tokens()]
+    tokens = [plain for token in Tokenizer(source).tokens() for plain in _plain_text(token)]
     return StatementParser(tokens).answer()
 
 
-def _plain_text(token: Token) -> Token:
-    r"""`\text{ or }` is the keyword, `\text{12}` the number; the rest stays text."""
+def _plain_text(token: Token) -> list[Token]:
+    r"""`\text{ or }` is the keyword, `\text{12 cm}` what it says; words stay text."""
     if token.kind != "text":
-        return token
+        return [token]
     if token.text.lower() in KEYWORDS and len(token.text) > 1:
         kind, text = KEYWORDS[token.text.lower()]
-        return Token(kind, text, True)
-    digits = token.text.replace(".", "", 1)
-    if digits.isascii() and digits.isdigit():
-        return Token("number", token.text, True, decimal(token.text), token.text.isdigit())
-    return token
+        return [Token(kind, text, True)]
+    if token.text[:1].isdigit():
+        return Tokenizer(token.text).tokens()[:-1]
+    return [token]
 
 
 class StatementParser(FormulaParser):
@@ -160,7 +159,9 @@ class StatementParser(FormulaParser):
             opening = "(" if opening == "]" else opening
             closing = ")" if closing == "[" else closing
         group = opening + closing
-        if len(items) == 1 and (group == "()" or (group == "[]" and isinstance(items[0], FORMULAS))):
+        if len(items) == 1 and (
+            group == "()" or (group == "[]" and isinstance(items[0], (*FORMULAS, Matrix)))
+        ):
             return items[0]
         return Brackets(opening, items, closing)
 

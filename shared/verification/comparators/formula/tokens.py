@@ -37,6 +37,8 @@ class Token:
 _TOKEN = re.compile(
     r"""(?P<matrix>\\begin\s*\{(?:[pbBv]?matrix|smallmatrix|array)\}(?:\s*\{[lcr| ]*\})?)
     |(?P<endmatrix>\\end\s*\{(?:[pbBv]?matrix|smallmatrix|array)\})
+    |\\(?P<accent>vec|hat|bar|overline|tilde|widehat|overrightarrow|angle|triangle|mathbf|boldsymbol|mathcal)
+        (?:(?<=angle)\s*(?P<corners>[A-Z]{1,4})(?![A-Za-z])|\s*\{\s*(?P<accented>(?<!mathbf\{)(?<!boldsymbol\{)[A-Za-z]{1,3}|[a-z])\s*\})
     |\\(?:text(?:bf|it|rm|tt|sf|normal)?|mathrm|mathsf|mathit|mathbf|boldsymbol|mbox|operatorname|unit|bf|rm)(?![a-zA-Z])\s*
         \{(?P<text>[^{}]*)\}
     |\\(?:mathbb|mathbf|Bbb)\s*(?:\{\s*(?P<set>[RZNQC])\s*\}|(?P<bare_set>[RZNQC]))
@@ -92,6 +94,10 @@ class Tokenizer:
             self._number(_repeating(found["whole"], found["fixed"], period), spaced)
         elif found["number"] is not None:
             self._literal(found, spaced)
+        elif found["accent"]:
+            self._out.append(
+                Token("name", f"{found['accent']} {found['corners'] or found['accented']}", spaced)
+            )
         elif found["letters"] is not None:
             self._out += split_tokens(found["letters"], spaced)
         else:
