@@ -23,11 +23,12 @@ from shared.domains.base import (
     Instance,
     NearMiss,
     ShapeError,
+    TrialAnswers,
     is_held_out,
     trial_answers,
 )
 from shared.domains.registry import load_domain
-from shared.errors import VerificationFault
+from shared.errors import ConfigError, TemperError, VerificationFault
 from shared.sandbox.settings import SandboxSettings
 from shared.verification.answers import shown
 from shared.verification.checks import Allowance, Checks
@@ -105,6 +106,19 @@ async def admit(
                 if len(trial.findings) < _ENOUGH_FINDINGS:
                     await trial.run(seed, difficulty)
     return trial.report()
+
+
+def first_look(domain: Domain, seed: int, difficulty: Mapping[str, Any]) -> tuple[Instance, TrialAnswers]:
+    """One instance, and what the domain says of it. Raises `ConfigError` in one line for whatever goes wrong."""
+    try:
+        instance = domain.instance(seed, difficulty)
+        return instance, trial_answers(domain, instance)
+    except TemperError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"domain {domain.name!r}, seed {seed}: {raised_at(error)}{type(error).__name__}: {error}"
+        ) from error
 
 
 class _Trial:

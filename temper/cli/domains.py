@@ -53,22 +53,12 @@ def show(
     difficulty: DifficultyOption = "{}",
 ) -> None:
     """One instance: its question, the right answer, and the answers next to it."""
-    from shared.domains.admission import raised_at
-    from shared.domains.base import is_held_out, trial_answers
+    from shared.domains.admission import first_look
+    from shared.domains.base import is_held_out
     from shared.domains.registry import load_domain
-    from shared.errors import ConfigError, TemperError
 
     domain = load_domain(name)
-    wanted = _parsed(difficulty)
-    try:
-        instance = domain.instance(seed, wanted)
-        answers = trial_answers(domain, instance)
-    except TemperError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"domain {domain.name!r}, seed {seed}: {raised_at(error)}{type(error).__name__}: {error}"
-        ) from error
+    instance, answers = first_look(domain, seed, _parsed(difficulty))
     split = "held out" if is_held_out(seed) else "training"
     print(f"{domain.name} version {domain.version}, seed {seed} ({split}), digest {instance.digest()}")
     for message in instance.messages:

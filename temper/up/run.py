@@ -22,6 +22,8 @@ from shared.bus.connect import wait_for_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Heartbeat, Message, Service
+from shared.domains.admission import first_look
+from shared.domains.base import HELD_OUT_SEED
 from shared.domains.registry import load_domain
 from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
@@ -223,9 +225,11 @@ class LocalRun:
 def run_settings(settings: Settings) -> bool:
     """Runs `settings` here unless that run is complete; see `LocalRun.run`."""
     resolved = resolve(settings)
-    # Before the folder is there: a mistake in a difficulty must not use up the run's name.
+    # Before the folder is there: a mistake in a domain or its difficulty must not use up the run's name.
     for declared in resolved.domains:
-        load_domain(declared.name).parse_difficulty(declared.difficulty)
+        domain = load_domain(declared.name)
+        for seed in (0, HELD_OUT_SEED):
+            first_look(domain, seed, declared.difficulty)
     with locked(resolved.run_folder):
         fresh = prepare(resolved)
         if (resolved.run_folder / "summary.json").exists():

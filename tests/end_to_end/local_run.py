@@ -127,9 +127,10 @@ class LocalRun:
 
 
 def temper(
-    *arguments: str, timeout_s: float = 120, cwd: Path | None = None
+    *arguments: str, timeout_s: float = 120, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs one `temper` command to its end."""
     return subprocess.run(
-        [*TEMPER, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd
-    )
+        [*TEMPER, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, cwd=cwd,
+        env={**os.environ, **environment},
+    )  # fmt: skip

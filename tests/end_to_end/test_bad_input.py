@@ -23,6 +23,8 @@ from tests.contracts.examples import EXAMPLES
 from tests.end_to_end.local_run import TEMPER, temper
 from tests.model_folders import small_folder
 
+ROOT = Path(__file__).parents[2]
+
 RUN = """
 [run]
 name = "bad"
@@ -189,6 +191,24 @@ def test_a_mistake_in_a_difficulty_does_not_use_up_the_name(tmp_path: Path) -> N
     text = 'name = "arithmetic"\ndifficulty = { digitz = 2 }'
     result = temper("up", config(tmp_path, lambda toml: toml.replace('name = "arithmetic"', text)))
     assert "digitz" in one_line(result, 2)
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("Incomplete", "does not define difficulty_model"),
+        ("AnswersANumber", "oracle returned a value of type int"),
+        ("DividesByZero", "faulty.py:"),
+    ],
+)
+def test_a_domain_that_does_not_work_is_named_before_anything_starts(
+    place: str, words: str, tmp_path: Path
+) -> None:
+    name = f'name = "tests.verification.faulty:{place}"'
+    path = config(tmp_path, lambda toml: toml.replace('name = "arithmetic"', name))
+    result = temper("up", path, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert words in one_line(result, 2)
     assert not (tmp_path / "bad").exists()
 
 
