@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from shared.sandbox.cgroups.base import Cgroups, Counters, Group
 from shared.sandbox.cgroups.none import LOOK_S, Look, NoGroup, address_space_mb
@@ -44,6 +44,7 @@ MOST_ARGUMENTS = 192 << 10
 """Of all, with the environment: what one message to the keeper holds beside the system call filter."""
 _SHELL = ("/bin/sh", "-c", 'exec "$0" "$@"')
 """Looks a bare name up inside the jail; nsjail starts paths only."""
+_GONE_TRIES, _GONE_PAUSE_S = 200, 0.01
 _NOT_OVERLAID = ("/tmp", "/dev/shm")
 
 
@@ -85,6 +86,7 @@ class OneRun:
         self._group: Group | None = None
         self._watch: Watch | None = None
         self._stopped_early = False
+        self._wall_s = 0.0
         self._in_tmpfs = 0
         self._asking: asyncio.Task[None] | None = None
 
@@ -145,6 +147,8 @@ class OneRun:
             raise
         finally:
             _close(theirs)
+        # The keeper starts one process after the other: with many runs at once, waiting for it is no time of theirs.
+        watch.restart()
         cap = self._limits.output_kb << 10
         feed = Feed(ours[0], self._command.stdin)
         streams = Drain(ours[1], cap, watch.flooded), Drain(ours[2], cap, watch.flooded)
@@ -159,26 +163,35 @@ class OneRun:
         return await self._judge(streams, bytes(log.kept), report, stopped, lost)
 
     async def _until_over(self, watch: Watch, process: KeptProcess) -> tuple[Outcome | None, str]:
-        """Why we ended it, and why it is lost. When this returns nothing of the run is alive."""
+        """Why we ended it, and why it is lost. When this ends, however it ends, nothing of the run is alive."""
         stopped, lost = None, ""
         try:
             stopped = await watch.wait()
         except SandboxFault as fault:
             lost = str(fault)
+        finally:
+            self._wall_s = watch.seconds
+            lost = await self._kill(process) or lost
+        return stopped, lost
+
+    async def _kill(self, process: KeptProcess) -> str:
+        """Why it cannot be known to be gone by itself; empty when it is."""
+        assert self._group is not None
         try:
             await process.signal(signal.SIGKILL)
             await process.wait()
+            self._group.kill()
         except SandboxFault as fault:
-            lost = lost or str(fault)
-        assert self._group is not None
-        self._group.kill()
-        return stopped, lost
+            # The keeper is gone first, and what was below it goes in the same moment, but not before.
+            self._group.kill()
+            await nobody_of(self._site.uid)
+            return str(fault)
+        return ""
 
     async def _judge(
         self, streams: tuple[Drain, Drain], log: bytes, report: Report, stopped: Outcome | None, lost: str
     ) -> Result:
-        assert self._watch is not None and self._group is not None
-        wall = self._watch.seconds
+        assert self._group is not None
         final = report.final
         if isinstance(self._group, NoGroup) and final is not None:
             self._group.end(final.cpu_s)
@@ -201,7 +214,7 @@ class OneRun:
             outcome=verdict.outcome, exit_code=verdict.exit_code, signal=verdict.signal, detail=verdict.detail,
             stdout=bytes(out.kept), stderr=bytes(err.kept),
             stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(wall, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen),
+            usage=Usage(self._wall_s, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen),
             left_behind=final.left if final is not None else 0,
             artifacts=artifacts,
         )  # fmt: skip
@@ -213,7 +226,7 @@ class OneRun:
             root=self._site.root, uid=self._site.uid, limits=limits, work=self._places[WORK],
             tmp=self._places["/tmp"], shm=self._places["/dev/shm"], proc=PROC,
             environment={**ENVIRONMENT, **command.environment}, cwd=command.cwd, seccomp=self._means.seccomp,
-            log_descriptor=LOG_DESCRIPTOR,
+            log_descriptor=LOG_DESCRIPTOR, niceness=os.getpriority(os.PRIO_PROCESS, 0),
             address_space_mb=address_space_mb(limits) if weak else 0,
             user_processes=limits.processes if weak else 0,
         )  # fmt: skip
@@ -287,6 +300,21 @@ class OneRun:
                     await self._keeper.do(step)
         if self._group is not None:
             await self._group.remove()
+
+
+async def nobody_of(uid: int) -> None:
+    """Returns once this user has no process any more. Raises `SandboxFault` where it keeps one."""
+    for _ in range(_GONE_TRIES):
+        if not any(_owner(path) == uid for path in Path("/proc").iterdir() if path.name.isdigit()):
+            return
+        await asyncio.sleep(_GONE_PAUSE_S)
+    raise SandboxFault(f"processes of uid {uid} outlive their keeper: see `ps -u {uid}`")
+
+
+def _owner(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid
+    return -1
 
 
 def _pipes() -> tuple[list[int], list[int]]:

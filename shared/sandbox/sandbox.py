@@ -21,7 +21,7 @@ from shared.sandbox.binary import find_nsjail
 from shared.sandbox.cgroups.base import Cgroups
 from shared.sandbox.cgroups.choose import choose, owners_folders
 from shared.sandbox.command import Command
-from shared.sandbox.faults import SandboxFault
+from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import Limits
 from shared.sandbox.one_run import Means, OneRun, Site
@@ -219,7 +219,12 @@ class Sandbox:
             await self._keeper.close()
             self._keeper = KeeperClient()
             self._roots = self._make_roots()
-            await self._keeper.start(Path(self.settings.state_folder))
+            try:
+                await self._keeper.start(Path(self.settings.state_folder))
+            except SandboxUnavailable as error:
+                raise SandboxFault(
+                    f"the keeper was lost ({reason}) and cannot be started again: {error}"
+                ) from error
             _log.warning("sandbox.keeper_restarted", reason=reason)
 
     def _make_roots(self) -> Roots:

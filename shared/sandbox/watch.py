@@ -48,6 +48,10 @@ class Watch:
         self._stop = True
         self._woken.set()
 
+    def restart(self) -> None:
+        """The time until here was ours, not the program's."""
+        self._started = self._clock()
+
     @property
     def seconds(self) -> float:
         """Since the start."""

@@ -54,14 +54,17 @@ def run_init(
     if request["scratch"]:
         # nsjail makes its mount points in /tmp and leaves them there: so not in the machine's.
         mount("temper", request["scratch"], "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=1777")
+    # Waited for, never handled: the program's end may come before we look for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     child = os.fork()
     if child == 0:
         become(request, rest, told)
     _close_all_but(report)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     look_s = float(request.get("look_s", 0.0))
     status = _wait(child, report, look_s)
     left = _left()
+    # A full pipe of looks must not cost the last word; whoever reads is there, or the pipe is broken.
+    os.set_blocking(report, True)
     _say(report, {"status": status, "left": left, "cpu": _cpu_of_ended()})
     os._exit(0)
 
@@ -72,7 +75,6 @@ def _close_all_but(kept: int) -> None:
 
 
 def _wait(child: int, report: int, look_s: float) -> int:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while True:
         ended = _collect()
         if child in ended:

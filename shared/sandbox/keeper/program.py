@@ -12,8 +12,9 @@ Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
 `{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
 descriptor comes back; `{"id", "op": "space", "paths"}`: `{"space": [[block size, blocks, free, files, free], …]}`.
 A spawn with `"init": {"scratch", "look_s"}` is made in a pid namespace of its own, under `keeper/init.py`:
-its first descriptor is then the report pipe, and the process that is named and ends is that init. Every request is answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned
-process by `{"exit": pid, "status": wait status, "cpu": seconds}`.
+its first descriptor is then the report pipe, and the process that is named and ends is that init. Every request is
+answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned process by
+`{"exit": pid, "status": wait status, "cpu": seconds}`.
 """
 
 from __future__ import annotations
@@ -199,8 +200,9 @@ class Keeper:
         request: dict[str, Any] = json.loads(body)
         try:
             answer, passed = self._do(request, list(descriptors))
-        except OSError as error:
-            answer, passed = {"error": str(error), "errno": error.errno or 0}, None
+        except (OSError, ValueError) as error:
+            # ValueError: a path or an argument that the kernel cannot be given (NUL, lone surrogates).
+            answer, passed = {"error": str(error), "errno": getattr(error, "errno", 0) or 0}, None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -330,6 +332,7 @@ def main() -> int:
     peer = socket.socket(fileno=int(sys.argv[1]))
     folder = sys.argv[2]
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.umask(0o022)
     try:
         check(LIBC.unshare(CLONE_NEWNS | CLONE_NEWPID), "new mount and pid namespaces")
     except OSError as error:
