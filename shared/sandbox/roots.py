@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from shared.errors import ConfigError
 from shared.sandbox.command import WORK
@@ -19,6 +20,7 @@ from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.nsjail import INSIDE_UID
 
 PYTHON = "/python"
+"""A link to the prefix of the Python that runs us."""
 PACKAGES = "/python-packages"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _EMPTY = ("/dev", "/dev/shm", "/proc", "/tmp", WORK, "/etc", "/run")
@@ -46,7 +48,11 @@ def default_root(packages: Sequence[str]) -> dict[str, str]:
     Raises `ConfigError` for a package that is not installed or is one of ours.
     """
     shown = {target: target for target in _SYSTEM if Path(target).exists()}
-    shown[PYTHON] = sys.base_prefix
+    prefix = sys.base_prefix
+    if not any(Path(prefix).is_relative_to(place) for place in shown):
+        # At its own path: a Python that was built as a shared library looks for it there, and takes the system's,
+        # of another version, or none, where it does not find it.
+        shown[prefix] = prefix
     for name in packages:
         shown.update({f"{PACKAGES}/{path.name}": str(path) for path in _package(name)})
     for entry in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"):
@@ -102,7 +108,9 @@ def _top_level(distribution: importlib.metadata.Distribution) -> Iterator[Path]:
             yield Path(str(distribution.locate_file(top)))
 
 
-def build_steps(base: str, shown: Mapping[str, str]) -> list[Step]:
+def build_steps(
+    base: str, shown: Mapping[str, str], links: Mapping[str, str] = MappingProxyType({})
+) -> list[Step]:
     """What the keeper does to make the tree at `base`, a folder on its own tmpfs. Symbolic links of the system's
     top (`/bin` -> `usr/bin`) become links, everything else a read-only bind."""
     steps: list[Step] = [("folder", base, 0o755, 0)]
@@ -125,7 +133,11 @@ def build_steps(base: str, shown: Mapping[str, str]) -> list[Step]:
             ]
     for device in _DEVICES:
         steps += [("file", f"{base}/dev/{device}"), ("bind", f"/dev/{device}", f"{base}/dev/{device}")]
-    steps += [("link", points_to, base + path) for path, points_to in _LINKS.items() if path not in shown]
+    steps += [
+        ("link", points_to, base + path)
+        for path, points_to in {**_LINKS, **links}.items()
+        if path not in shown
+    ]
     steps += [("text", base + path, text) for path, text in _TEXTS.items() if path not in shown]
     return steps
 
@@ -149,6 +161,7 @@ class Roots:
 
     async def _make(self, name: str) -> str:
         base = f"{self._keeper.folder}/roots/{name}"
+        links: dict[str, str] = {}
         if name in self._declared:
             folder = Path(self._declared[name])
             if not folder.is_dir():
@@ -159,10 +172,10 @@ class Roots:
             if (folder / "etc").is_dir():
                 shown |= {f"/etc/{entry.name}": str(entry) for entry in (folder / "etc").iterdir()}
         elif name == "default":
-            shown = default_root(self._packages)
+            shown, links = default_root(self._packages), {PYTHON: sys.base_prefix}
         else:
             known = ", ".join(sorted({"default", *self._declared}))
             raise ConfigError(f"root file system {name!r} is not declared; declared: {known}")
-        for step in build_steps(base, shown):
+        for step in build_steps(base, shown, links):
             await self._keeper.do(step)
         return base

@@ -32,7 +32,7 @@ ESCAPES: dict[str, str] = {
 root = os.open("/", os.O_RDONLY)
 for path in ("../" * 40, "/proc/self/root/" + "../" * 40, "/proc/self/cwd/" + "../" * 40):
     names = set(os.listdir(path))
-    if names & {"root", "home", "boot", "var", "opt", "srv", "mnt", "work"} - {"work"}:
+    if names & {"boot", "var", "srv", "mnt", "media"}:
         out(f"{path[:20]} shows {sorted(names)}")
 attempt("chroot", lambda: os.chroot("/tmp"))
 attempt("fchdir and chroot", lambda: (os.fchdir(root), os.chroot("..")))
