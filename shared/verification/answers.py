@@ -60,7 +60,7 @@ def extract(text: str, policy: Extraction) -> tuple[str, ...] | Refusal:
     if not found:
         rest = text.strip()
         found = [rest.splitlines()[-1] if rest and policy == "boxed_or_last_line" else rest]
-    distinct = tuple({" ".join(candidate.split()): candidate for candidate in found}.values())
+    distinct = tuple({" ".join(candidate.split()): candidate.strip() for candidate in found}.values())
     if len(distinct) > MAX_CANDIDATES:
         return Refusal(f"{len(distinct)} different answers are marked: an answer holds one")
     return distinct

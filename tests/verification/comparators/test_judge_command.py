@@ -72,24 +72,25 @@ def failed(done: subprocess.CompletedProcess[bytes], words: str) -> None:
 
 GOOD = json.dumps({"gold": "5", "answer": "5"})
 BAD_LINES: tuple[tuple[bytes, str], ...] = (
-    (b"{", "line 2: it is no JSON"),
-    (b'{"gold": "5"}', "line 2: it has no 'answer'"),
-    (b"[1]", "line 2: it is no JSON object"),
-    (b'{"gold": "\xff", "answer": ""}', "line 2: it is no JSON"),
-    (b"[" * 100_000, "line 2: it is no JSON"),
+    (b"{", "it is no JSON"),
+    (b'{"gold": "5"}', "it has no 'answer'"),
+    (b"[1]", "it is no JSON object"),
+    (b'{"gold": "\xff", "answer": ""}', "it is no JSON"),
+    (b"[" * 100_000, "it is no JSON"),
     (b'{"gold": "5", "answer": "5", "type": "integr"}', "did you mean 'integer'"),
     (b'{"gold": "5", "answer": "5", "type": 5}', "type is 5"),
 )
 
 
 def test_a_line_that_cannot_be_judged_says_why_in_its_place_and_stops_nothing() -> None:
-    good = GOOD.encode()
-    for bad, words in BAD_LINES:
-        done = run(b"\n".join((good, bad, good)) + b"\n")
-        assert done.returncode == 4 and b"1 lines could not be judged" in done.stderr
-        first, second, third = (json.loads(line) for line in done.stdout.splitlines())
-        assert first["equal"] and third["equal"]
-        assert words in second["error"]
+    lines = [line for bad, _ in BAD_LINES for line in (GOOD.encode(), bad)]
+    done = run(b"\n".join(lines) + b"\n\n" + GOOD.encode())
+    assert done.returncode == 4 and f"{len(BAD_LINES)} lines could not be judged" in done.stderr.decode()
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == 2 * len(BAD_LINES) + 1
+    assert all(verdict["equal"] for verdict in found[::2])
+    for number, ((_, words), verdict) in enumerate(zip(BAD_LINES, found[1::2], strict=True), start=1):
+        assert f"line {2 * number}: " in verdict["error"] and words in verdict["error"]
 
 
 def test_options_that_fit_no_type_end_the_command() -> None:
