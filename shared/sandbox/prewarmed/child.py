@@ -6,6 +6,7 @@ Invariant: it is watched from its first moment to its end, whether or not anybod
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -109,12 +110,15 @@ class Child:
         return await asyncio.shield(self._watching)
 
     async def leave(self) -> None:
-        """Ends it if it still runs; frames that were not received are gone."""
-        try:
-            await self.kill()
-        finally:
-            if self._channel is not None:
-                self._channel.close()
+        """Ends it if it still runs, also when this call is cancelled; frames that were not received are gone."""
+        assert self._watching is not None
+        self._watch.stop()
+        while not self._watching.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._watching])
+        if self._channel is not None:
+            self._channel.close()
+        self._watching.result()
 
     def _look(self) -> Counters:
         """Nothing before the first interval is over: most checks end in it, and to read the files costs a tenth of

@@ -32,6 +32,7 @@ class Prewarmed:
         self._reserve = reserve
         self._users = users
         self._pools: dict[tuple[str, ...], Pool] = {}
+        self._children: set[Child] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,18 +63,17 @@ class Prewarmed:
         can be made. What still runs at the end of the block is killed."""
         if not isinstance(check, Check):
             check = Check(check, channel=True)
-        return Opened(self._pool(check.imports), check, limits or Limits())
+        return Opened(self._pool(check.imports), self._children, check, limits or Limits())
 
     async def prepare(self, limits: Limits, imports: tuple[str, ...] = ()) -> None:
         """Starts the fork server and fills the reserve, so that the first check does not wait for it.
 
         Raises `SandboxFault`."""
-        pool = self._pool(imports)
-        await pool.end(await pool.take(limits))
-        pool.refill(limits)
+        await self._pool(imports).fill(limits)
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Ends what still runs, as `Outcome.KILLED`."""
+        await asyncio.gather(*(child.kill() for child in self._children), return_exceptions=True)
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(*(pool.close() for pool in pools))
 
@@ -104,6 +104,7 @@ class Opened:
     """The context of one open check."""
 
     _pool: Pool
+    _children: set[Child]
     _check: Check
     _limits: Limits
     _child: Child | None = None
@@ -122,6 +123,7 @@ class Opened:
                 await self._pool.end(member)
             raise
         self._child = child
+        self._children.add(child)
         self._pool.refill(self._limits)
         return child
 
@@ -129,4 +131,5 @@ class Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._child is not None
+        self._children.discard(self._child)
         await self._child.leave()

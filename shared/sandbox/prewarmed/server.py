@@ -38,6 +38,8 @@ _BOOT = (
 )
 _ARGV = ("/python/bin/python3", "-s", "-S", "-P", "-X", "utf8", "-c", _BOOT)
 """Not `-I`: it would ignore PYTHONHASHSEED. The environment is ours anyway."""
+_AT_START = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+"""One order of sets in all checks; and a server with threads could not be forked."""
 _UNBOUNDED = Limits(wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12, file_mb=1 << 20)
 """Of the server itself, which runs no program; its children lower theirs."""
 
@@ -101,6 +103,7 @@ class ForkServer:
             "path": ["/python-packages"],
             "imports": self._imports,
             "modules": {"temper_channel": _text(guest.__file__)},
+            "forget": list(_AT_START),
             "filter": base64.b64encode(bpf()).decode(),
         }
         try:
@@ -129,7 +132,7 @@ class ForkServer:
         return Jail(
             root=self._root, uid=self._uid, limits=_UNBOUNDED, inside_uid=0, more_users=self._users,
             keep_capabilities=True, descriptors=(3,), cwd="/", log_descriptor=2,
-            environment={**environment, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+            environment={**environment, **_AT_START},
         )  # fmt: skip
 
     def fork(self, limits: Limits, place: int, group: Group) -> Leash:

@@ -21,8 +21,8 @@ process_vm_*; /proc hides it (hidepid); it shares no descriptor with the runner 
 the check's cgroup, so a bomb or a lack of memory in there does not touch it.
 
 Standard library only; it is sent as text over descriptor 3, a SEQPACKET socket, so nothing of ours is in the jail's
-file system. Then one JSON message of settings: `{"path", "imports", "modules": {name: text}, "filter": base64}`,
-answered by `{"ready", …}` or `{"error"}`. Then, for each check,
+file system. Then one JSON message of settings: `{"path", "imports", "modules": {name: text}, "filter": base64,
+"forget": [names of environment variables]}`, answered by `{"ready", …}` or `{"error"}`. Then, for each check,
 `{"id", "user", "disk_bytes", "inodes", "file_bytes", "open_files", "processes", "address_space", "look_s"}` with
 descriptors: the leash, then the `cgroup.procs` files to join. It answers nothing, but for inits that ended ill: `{"ended": id}`.
 On the leash: `{"ready": true}` or `{"error": text}` comes; a job `{"source": bytes, "cpu_s", "arguments"}` with the
@@ -492,7 +492,7 @@ def flush_output() -> None:
 
 
 def warm(settings: dict[str, Any]) -> None:
-    """Imports, and the modules that came as text."""
+    """Imports, and the modules that came as text; what was only for the start is taken out of the environment."""
     sys.path += settings["path"]
     for name in (*WARM, *settings["imports"]):
         importlib.import_module(name)
@@ -500,6 +500,8 @@ def warm(settings: dict[str, Any]) -> None:
         module = types.ModuleType(name)
         exec(compile(text, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
         sys.modules[name] = module
+    for name in settings["forget"]:
+        os.environ.pop(name, None)
 
 
 def give_up_inheritance() -> None:

@@ -16,6 +16,7 @@ from shared.sandbox.cgroups.choose import owners_folders
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.prewarmed.child import Check, Child
+from shared.sandbox.prewarmed.pool import RESERVE
 from tests.sandbox.machines import MODES, Jailer, jailer
 from tests.sandbox.prewarmed.parts import SMALL, nothing_left, printed
 
@@ -125,6 +126,25 @@ def test_a_cancelled_check_is_gone(jail: Jailer) -> None:
     nothing_left(jail)
 
 
+def test_closing_ends_what_runs_as_killed(jail: Jailer) -> None:
+    async def close() -> Result:
+        task = await running(jail)
+        await jail.sandbox.prewarmed.close()
+        return await task
+
+    assert jail.wait(close()).outcome is Outcome.KILLED
+    nothing_left(jail)
+
+
+def test_a_reserve_that_is_prepared_is_ready(jail: Jailer) -> None:
+    async def prepare() -> int:
+        await jail.sandbox.prewarmed.prepare(SMALL)
+        return len(named(jail.sandbox.keeper.pid, "temper-check"))
+
+    assert jail.wait(prepare()) == 1 + 2 * RESERVE
+    nothing_left(jail)
+
+
 def test_more_at_once_than_there_are_users(jail: Jailer) -> None:
     from shared.sandbox.prewarmed.forks import Prewarmed
 
@@ -162,6 +182,7 @@ import asyncio, sys
 from shared.sandbox.limits import Limits
 from shared.sandbox.prewarmed.child import Check
 from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.prewarmed.pool import RESERVE
 from tests.sandbox.machines import settings_of
 
 async def main():
@@ -170,7 +191,7 @@ async def main():
         source = "import os, time\\nif os.fork() == 0: os.setsid()\\ntime.sleep(60)"
         checks = [asyncio.ensure_future(sandbox.prewarmed.run(Check(source), limits)) for _ in range(3)]
         await asyncio.sleep(1)
-        print(sandbox.keeper.pid, flush=True)
+        print("keeper", sandbox.keeper.pid, flush=True)
         await asyncio.gather(*checks)
 
 asyncio.run(main())
@@ -183,7 +204,8 @@ def test_nothing_of_our_own_death_remains(mode: str) -> None:
         [sys.executable, "-c", OURS, mode], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
     )
     assert process.stdout is not None
-    keeper = int(process.stdout.readline())
+    # Other lines are of the log.
+    keeper = next(int(line.split()[1]) for line in process.stdout if line.startswith(b"keeper "))
     family = below(keeper)
     assert len([pid for pid in family if Path(f"/proc/{pid}/comm").read_text() == "temper-check\n"]) >= 10
     process.kill()
