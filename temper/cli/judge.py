@@ -51,7 +51,9 @@ def judge(
         errors = judge_in_order(AnswerMethod(given).judge, lines)
     else:
         from temper.cli.judging import judge_lines
+        from temper.cli.logs import logs_on_stderr
 
+        logs_on_stderr("judge")
         errors = judge_lines(method, given, lines, _sandbox(config))
     if errors:
         print(f"temper: {errors} lines could not be judged; each says why in its place", file=sys.stderr)

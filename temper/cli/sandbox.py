@@ -58,7 +58,9 @@ def run(
     from shared.sandbox.command import Command
     from shared.sandbox.limits import Limits
     from shared.sandbox.outcome import Outcome
+    from temper.cli.logs import logs_on_stderr
 
+    logs_on_stderr("sandbox")
     settings = _settings(config, cgroups, allow_weaker or [], nsjail)
     limits = Limits(
         wall_s=wall,

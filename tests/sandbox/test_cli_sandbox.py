@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from shared.sandbox.owners import owner_name
+from shared.sandbox.settings import SandboxSettings
 from tests.sandbox.machines import MODES
 
 WEAKER = ("--allow-weaker", "rlimits_only")
@@ -76,3 +78,13 @@ def test_a_fault_of_ours_is_3(tmp_path: Path) -> None:
     done = temper("--json", "--nsjail", str(idle), *WEAKER, "--", "true")
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["outcome"] == "infrastructure"
+
+
+def test_what_is_logged_is_not_in_the_answer() -> None:
+    """The start removes what a killed process left, and says so: not on stdout."""
+    _, start, namespace = owner_name().split("-")
+    left = Path(SandboxSettings().state_folder) / f"keeper-{2**22 + 1}-{start}-{namespace}-left"
+    left.mkdir(parents=True)
+    done = temper("--json", "--cgroups", MODES[0], *WEAKER, "--", "true")
+    assert not left.exists()
+    assert json.loads(done.stdout)["outcome"] == "exited"

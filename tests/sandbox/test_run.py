@@ -243,7 +243,7 @@ async def main():
         runs = [sandbox.run(Command(("sh", "-c", "echo x > /work/x; setsid sleep 77 & sleep 77"))) for _ in range(3)]
         tasks = [asyncio.ensure_future(run) for run in runs]
         await asyncio.sleep(1)
-        print(sandbox.keeper.folder, flush=True)
+        print("folder", sandbox.keeper.folder, flush=True)
         await asyncio.gather(*tasks)
 
 asyncio.run(main())
@@ -256,8 +256,7 @@ def test_when_we_are_killed_the_kernel_takes_everything_along(mode: str) -> None
         [sys.executable, "-c", ORPHAN, mode], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
     assert process.stdout is not None
-    folder = process.stdout.readline().strip()
-    assert folder
+    folder = next(line.split()[1] for line in process.stdout if line.startswith("folder "))
     keepers = _below(process.pid)
     assert len(keepers) >= 8
     process.kill()
