@@ -111,29 +111,43 @@ class ObjectiveSettings(Section):
 
 
 class StageSettings(Section):
-    kind: Literal["sft", "rl"]
+    kind: Literal["sft", "preference", "rl"]
     steps: int = Field(ge=1)
     groups_per_step: int = Field(default=8, ge=1)
+    """Groups a step learns from: a demonstration (`sft`), a pair (`preference`) or a group of attempts (`rl`) each."""
     group_size: int = Field(default=8, ge=1)
-    """Attempts per instance; demonstrations per group for `sft` (always 1 there)."""
+    """Attempts per instance; always 1 for `sft`, and 2 for pairs of a data set."""
+    data: str = ""
+    """A JSONL file to learn from instead of the domains: `messages` a line for `sft`; `prompt` or `messages`, `chosen`
+    and `rejected` for `preference`. Without one `sft` imitates the domains' oracles, and `preference` pairs the best
+    with the worst attempt of each group."""
+    start_from: str = ""
+    """The weights that the stage begins with: a Hugging Face folder, or a checkpoint's folder. Empty: as the stage
+    before left them, or `model.path`."""
     learning_rate: float = Field(default=1e-5, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
     temperature: float = Field(default=1.0, gt=0)
     objective: ObjectiveSettings = ObjectiveSettings()
     domains: tuple[str, ...] = ()
-    """Which domains take part; empty is all."""
+    """Which domains take part (of a stage with `data`: which are evaluated at its end); empty is all."""
 
     @model_validator(mode="after")
-    def _sft_groups_are_single(self) -> StageSettings:
-        if self.kind == "rl" and self.group_size < 2:
+    def _groups_can_be_compared(self) -> StageSettings:
+        if self.kind == "rl" and self.data:
             raise ValueError(
-                f"group_size is {self.group_size}: a group of one has no advantage; use at least 2"
+                "an rl stage learns from verified attempts: it has no data; use sft or preference"
             )
+        if self.kind != "sft" and not self.data and self.group_size < 2:
+            lacks = "has no advantage" if self.kind == "rl" else "makes no pair"
+            raise ValueError(f"group_size is {self.group_size}: a group of one {lacks}; use at least 2")
         return self
 
     @property
     def samples(self) -> int:
-        return 1 if self.kind == "sft" else self.group_size
+        """Slots of a group."""
+        if self.kind == "sft":
+            return 1
+        return 2 if self.data else self.group_size
 
 
 class SchedulerSettings(Section):
@@ -259,7 +273,7 @@ class GuardBound(Section):
 
 
 class GuardSettings(Section):
-    """What a step may look like before the learner does something about it."""
+    """What a step may look like before the learner does something about it. After a pause `temper resume` goes on."""
 
     bounds: tuple[GuardBound, ...] = ()
     window: int = Field(default=16, ge=2)

@@ -65,8 +65,9 @@ def sampled(
     )
 
 
-def demonstrated(task: Task, slot: Slot, shown: Demonstration, by: Signature) -> Trajectory:
-    """What to imitate, with mask 1 where the policy would have sampled it."""
+def demonstrated(task: Task, slot: Slot, shown: Demonstration, by: Signature, answer: str = "") -> Trajectory:
+    """What to imitate, with mask 1 where the policy would have sampled it. `answer`: the text of `shown` where it is
+    not the task's demonstration."""
     size, count = len(shown.prompt.ids), len(shown.answer_ids)
     sequence = Sequence(
         token_ids=np.concatenate([shown.prompt.ids, shown.answer_ids]),
@@ -82,7 +83,7 @@ def demonstrated(task: Task, slot: Slot, shown: Demonstration, by: Signature) ->
         sequences=(sequence,),
         stop_reason="demonstration",
         mode="demonstration",
-        final_answer=task.demonstration[-1].content,
+        final_answer=answer or task.demonstration[-1].content,
     )
 
 

@@ -61,9 +61,14 @@ class SingleTurn:
 
     async def _demonstrate(self, task: Task, send: Send) -> None:
         shown = self.codec.demonstrate(task.messages, task.demonstration)
+        worse = self.codec.demonstrate(task.messages, task.rejected) if task.rejected else shown
         for slot in task.slots():
             with self.tracing.span("sample") as span:
-                trajectory = episodes.demonstrated(task, slot, shown, self._sign())
+                better = slot.sample_index == 0
+                said = task.demonstration if better or not task.rejected else task.rejected
+                trajectory = episodes.demonstrated(
+                    task, slot, shown if better else worse, self._sign(), said[-1].content
+                )
                 span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
                 await send(trajectory)
 

@@ -46,7 +46,7 @@ class Agenda:
         every = self._evaluation.every_steps
         if stage_ended:
             name = f"{step.stage_index}-{kind}-end"
-        elif every and step.stage_step % every == 0:
+        elif every and step.stage_step and step.stage_step % every == 0:
             name = f"{step.stage_index}-{kind}-{step.stage_step:05d}"
         else:
             return

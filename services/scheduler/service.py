@@ -61,6 +61,8 @@ class SchedulerState:
     ended: bool = False
     holds: dict[str, str] = field(default_factory=dict)
     """Domain (as the settings name it) → why it is held back."""
+    paused: str = ""
+    """Why the learner's guard takes no batches; empty while it does."""
     first_trace: dict[str, str] = field(default_factory=dict)
     """Group → traceparent of its first attempt: later attempts link to it (invariant 10)."""
     evaluation_past: dict[str, list[Task | Reward]] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class SchedulerState:
                 }
             case Control():
                 self.ended = self.ended or message.kind == "end"
+                if message.kind in ("pause", "resume"):
+                    self.paused = message.reason if message.kind == "pause" else ""
                 if message.domain:
                     self._observe_hold(message)
             case Task():
@@ -176,6 +180,8 @@ class SchedulerState:
             return "the first policy of the learner"
         if self.running is not None:
             return f"{self.running.waiting} verdicts of evaluation {self.running.name}"
+        if self.paused:
+            return f"the learner to be resumed (`temper resume`): {self.paused}"
         if self.plan.starved:
             held = "; ".join(f"{name} ({reason})" for name, reason in self.holds.items())
             return f"a domain to be lifted (`temper domains lift`): {held}"
@@ -324,6 +330,8 @@ class SchedulerService:
             )
 
     def _check_progress(self) -> None:
+        if self._state.paused:
+            self._progress_s = time.monotonic()  # a person was asked: no clock runs
         waited = time.monotonic() - self._progress_s
         if waited > self._settings.scheduler.stall_s:
             raise StalledError(

@@ -1,7 +1,7 @@
 """Plans to `Task` messages.
 
-Invariant (6 of the design): what goes into a task is the instance's public part; a demonstration goes in
-only for an `sft` training task, and never for a held-out seed.
+Invariant (6 of the design): what goes into a task is the instance's public part; a demonstration goes in only for an
+`sft` training task, and never for a held-out seed, or from the data set of a stage, which is no domain's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 from services.scheduler.evaluations import EvaluationTask, RunningEvaluation
 from services.scheduler.training import GroupPlan
 from shared.contracts import ChatMessage, DomainRef, Limits, Sampling, Task
+from shared.data_set import load_data
 from shared.domains.base import HELD_OUT_SEED, Domain, Instance
 from shared.errors import ConfigError
-from shared.settings import DomainSettings, Settings
+from shared.settings import DomainSettings, Settings, StageSettings
 
 
 class TaskBuilder:
@@ -25,9 +26,16 @@ class TaskBuilder:
         self._domains = domains
         self._declared = {declared.name: declared for declared in settings.domains}
         self._workloads = {workload.name: workload for workload in settings.workloads}
+        self._data = {
+            index: load_data(stage, run_seed=settings.run.seed, stage_index=index)
+            for index, stage in enumerate(settings.stages)
+            if stage.data
+        }
 
     def training(self, plan: GroupPlan, current_version: int, now_ms: int) -> Task:
         stage = self._settings.stages[plan.stage_index]
+        if stage.data:
+            return self._from_data(plan, stage, now_ms)
         declared = self._declared[plan.domain]
         domain = self._domains[plan.domain]
         instance = domain.instance(plan.seed, declared.difficulty)
@@ -44,18 +52,47 @@ class TaskBuilder:
             temperature=stage.temperature,
             max_tokens=declared.max_tokens,
         )
-        oldest = 0 if demonstration else max(0, current_version - self._settings.scheduler.max_lag)
+        lag = self._settings.scheduler.max_lag
+        oldest = 0 if demonstration else max(plan.oldest_version, current_version - lag)
         return Task(
             **self._common(instance, declared, now_ms),
             group_id=plan.group_id,
             stage=stage.kind,
             stage_index=plan.stage_index,
-            priority=self._priority(declared, "normal"),
+            priority=self._priority(declared.workload, "normal"),
             purpose="train",
             demonstration=demonstration,
             sampling=sampling,
             min_policy_version=oldest,
             attempt=plan.attempt,
+        )
+
+    def _from_data(self, plan: GroupPlan, stage: StageSettings, now_ms: int) -> Task:
+        """A line of the stage's data set; it travels with the workload that is declared first."""
+        data = self._data[plan.stage_index]
+        number = data.number_at(plan.seed)
+        line = data.line(number)
+        workload = self._settings.workloads[0]
+        deadline_s = self._settings.scheduler.group_deadline_s
+        return Task(
+            run_id=self._settings.run.name,
+            group_id=plan.group_id,
+            stage=stage.kind,
+            stage_index=plan.stage_index,
+            domain=DomainRef(
+                name=data.name, version=1, seed=number, instance_digest=data.digest, cell="data"
+            ),
+            workload=workload.name,
+            priority=self._priority(workload.name, "normal"),
+            purpose="train",
+            messages=line.prompt,
+            demonstration=line.answer,
+            rejected=line.rejected,
+            sampling=Sampling(samples=stage.samples, group_size=stage.samples),
+            limits=Limits(wall_seconds=deadline_s),
+            attempt=plan.attempt,
+            created_ms=now_ms,
+            deadline_ms=now_ms + int(deadline_s * 1000),
         )
 
     def evaluation(self, item: EvaluationTask, running: RunningEvaluation, now_ms: int) -> Task:
@@ -67,7 +104,7 @@ class TaskBuilder:
             group_id=item.group_id,
             stage=self._settings.stages[running.stage_index].kind,
             stage_index=running.stage_index,
-            priority=self._priority(declared, "high"),
+            priority=self._priority(declared.workload, "high"),
             purpose="eval",
             sampling=sampling,
             min_policy_version=running.min_version,
@@ -95,9 +132,9 @@ class TaskBuilder:
             "deadline_ms": now_ms + int(deadline_s * 1000),
         }
 
-    def _priority(self, declared: DomainSettings, wanted: str) -> str:
+    def _priority(self, workload: str, wanted: str) -> str:
         """`wanted` where the workload has it, else its first for evaluation and its middle one for training."""
-        priorities = self._workloads[declared.workload].priorities
+        priorities = self._workloads[workload].priorities
         if wanted in priorities:
             return wanted
         return priorities[0] if wanted == "high" else priorities[len(priorities) // 2]

@@ -2,7 +2,8 @@
 
 Invariant (4 of the design): groups in flight never pass (max_lag + 1) × groups_per_step, nor what the stage
 still needs; while a stage is unfinished at least one batch may be in flight, so `max_lag = 0` never starves.
-A group is in flight from its task to the step or notice that resolves it. No new group is of a domain in `held`.
+A group is in flight from its task to the step or notice that resolves it. No new group is of a domain in `held`. A
+stage that begins from other weights has no group before the step that took them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from services.scheduler.mix import DomainMix
 from services.scheduler.seeds import train_seed
 from shared.contracts import GroupFate, Step
 from shared.settings import DomainSettings, StageSettings
+
+DATA = ""
+"""The domain of a group of a data set; its seed is its position there."""
 
 StepEffect = Literal["repeated", "advanced", "stage_ended"]
 
@@ -30,6 +34,8 @@ class GroupPlan:
     seed: int
     attempt: int = 1
     scheduled_s: float = 0.0
+    oldest_version: int = 0
+    """No older policy may attempt it: the stage began with this one."""
 
 
 def group_id(stage_index: int, kind: str, index: int) -> str:
@@ -66,6 +72,8 @@ class TrainingPlan:
         self.stage_index = 0
         self.stage_step = 0
         self.step = 0
+        self._first_version = 0
+        self._awaits_start = False
         self._planned: list[GroupPlan] = []
         self._mix = self._mix_of(0)
         self._in_flight: dict[str, GroupPlan] = {}
@@ -86,7 +94,7 @@ class TrainingPlan:
     @property
     def allowed(self) -> int:
         """How many groups may be in flight now."""
-        if self.finished:
+        if self.finished or self._awaits_start:
             return 0
         stage = self._stages[self.stage_index]
         steps_left = stage.steps - self.stage_step
@@ -95,12 +103,12 @@ class TrainingPlan:
     @property
     def starved(self) -> bool:
         """Whether groups are wanted and every domain of the stage is held back."""
-        return len(self._in_flight) < self.allowed and not self._mix.can_pick(self.held)
+        return len(self._in_flight) < self.allowed and not self._can_plan()
 
     def admit(self, now_s: float) -> list[GroupPlan]:
         """The groups to schedule now, each counted as in flight from here on."""
         fresh = []
-        while len(self._in_flight) < self.allowed and self._mix.can_pick(self.held):
+        while len(self._in_flight) < self.allowed and self._can_plan():
             plan = replace(self._plan(len(self._planned), self.held), scheduled_s=now_s)
             self._in_flight[plan.group_id] = plan
             fresh.append(plan)
@@ -178,6 +186,8 @@ class TrainingPlan:
         self.observe_resolved(step.groups)
         self.step = step.step
         self.stage_step = step.stage_step
+        if step.stage_step == 0:
+            self._awaits_start, self._first_version = False, step.policy_version
         if self.stage_step < self._stages[self.stage_index].steps:
             return "advanced"
         self._enter(self.stage_index + 1)
@@ -193,26 +203,36 @@ class TrainingPlan:
         self._resolved.clear()
         if not self.finished:
             self._mix = self._mix_of(stage_index)
+            self._awaits_start = bool(self._stages[stage_index].start_from)
 
     def _mix_of(self, stage_index: int) -> DomainMix:
         names = self._stages[stage_index].domains
         return DomainMix({d.name: d.weight for d in self._domains if not names or d.name in names})
 
+    def _can_plan(self) -> bool:
+        return bool(self._stages[self.stage_index].data) or self._mix.can_pick(self.held)
+
     def _correct(self, index: int, domain: str, seed: int) -> None:
         plan = self._planned[index]
-        if domain not in self._mix or (domain, seed) == (plan.domain, plan.seed):
+        if plan.domain == DATA or domain not in self._mix or (domain, seed) == (plan.domain, plan.seed):
             return
         self._mix.correct(plan.domain, domain)
         self._planned[index] = replace(plan, domain=domain, seed=seed)
 
     def _plan(self, index: int, held: Collection[str] = ()) -> GroupPlan:
-        domain, counter = self._mix.pick(held)
+        stage = self._stages[self.stage_index]
+        if stage.data:
+            domain, seed = DATA, index
+        else:
+            domain, counter = self._mix.pick(held)
+            seed = train_seed(self._run_seed, self.stage_index, domain, counter)
         plan = GroupPlan(
-            group_id=group_id(self.stage_index, self._stages[self.stage_index].kind, index),
+            group_id=group_id(self.stage_index, stage.kind, index),
             stage_index=self.stage_index,
             index=index,
             domain=domain,
-            seed=train_seed(self._run_seed, self.stage_index, domain, counter),
+            seed=seed,
+            oldest_version=self._first_version,
         )
         self._planned.append(plan)
         return plan

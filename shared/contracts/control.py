@@ -1,6 +1,7 @@
 """Control: what a tool, the scheduler or an auditing verifier tells every service of a run.
 
-Invariant: hold and lift of one domain share a key, so that the compacted topic keeps the newest word on it.
+Invariant: hold and lift of one domain share a key, and so do pause and resume: the compacted topic keeps the newest
+word.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from pydantic import Field, model_validator
 
 from shared.contracts.base import Message, Part
 
-ControlKind = Literal["end", "abandon", "hold", "lift"]
+ControlKind = Literal["end", "abandon", "hold", "lift", "pause", "resume"]
 """end: the run is complete, every service leaves. abandon: give up the groups in `groups`.
-hold: schedule nothing more of `domain` until a lift; `reason` says why, `body` holds the evidence."""
+hold: schedule nothing more of `domain` until a lift; `reason` says why, `body` holds the evidence.
+pause: the learner's guard takes no more batches after step `body["step"]`, until a resume of that step or a later one."""
 
 
 class DomainResult(Part):
@@ -55,6 +57,12 @@ class Control(Message):
     body: dict[str, Any] = Field(default_factory=dict)
     created_ms: int = 0
 
+    @property
+    def step(self) -> int:
+        """Of a pause or resume: the step that it is about; -1 where none is named."""
+        named = self.body.get("step")
+        return named if isinstance(named, int) else -1
+
     @model_validator(mode="after")
     def _names_its_domain(self) -> Control:
         if (self.kind in ("hold", "lift")) != bool(self.domain):
@@ -66,5 +74,7 @@ class Control(Message):
     def key(self) -> str:
         if self.domain:
             return f"{self.run_id}/domain/{self.domain}"
+        if self.kind in ("pause", "resume"):
+            return f"{self.run_id}/guard"
         suffix = f"/{self.groups[0]}" if self.groups else ""
         return f"{self.run_id}/{self.kind}{suffix}"

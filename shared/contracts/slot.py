@@ -21,8 +21,12 @@ Fate = Literal[
     "invalid",
     "unverifiable",
     "expired",
+    "skipped",
+    "unpaired",
 ]
-"""What became of a slot: trained, or the cause for which it was dropped."""
+"""What became of a slot: trained, or the cause for which it was dropped.
+
+skipped: the guard dropped the gradient of its batch. unpaired: neither the best nor the worst of its group."""
 
 
 class Slot(Part):

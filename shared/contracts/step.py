@@ -6,12 +6,14 @@ lineage book every slot exactly once.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from shared.contracts.base import Message, Part
 from shared.contracts.slot import Fate, Slot, Stage
+
+StepAction = Literal["continue", "lower_rate", "skip_batch", "roll_back", "pause"]
 
 
 class GroupFate(Part):
@@ -66,6 +68,10 @@ class Step(Message):
     """wait, compute, checkpoint, publish, total: wall seconds."""
     trained_trajectories: int = 0
     trained_tokens: int = 0
+    action: StepAction = "continue"
+    """What the guard did. Of the last three no slot is trained: the gradient was dropped, the step counts."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of this step, a line each: the guard's decision, a verifier that contradicts itself."""
     created_ms: int = 0
 
     def key(self) -> str:

@@ -69,7 +69,10 @@ class Task(Message):
     files: dict[str, str] = Field(default_factory=dict)
     tools: tuple[str, ...] = ()
     demonstration: tuple[ChatMessage, ...] = ()
-    """Only for `sft` training tasks: what to imitate. Rollout tokenizes it and samples nothing."""
+    """Only in training: what to imitate (`sft`), or the better answer of a pair (`preference`, as sample 0). Rollout
+    tokenizes it and samples nothing."""
+    rejected: tuple[ChatMessage, ...] = ()
+    """Only beside the demonstration of a `preference` task: the worse answer, as sample 1."""
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     min_policy_version: int = Field(default=0, ge=0)
@@ -81,9 +84,15 @@ class Task(Message):
 
     @model_validator(mode="after")
     def _demonstrations_only_train(self) -> Task:
-        if self.demonstration and (self.purpose != "train" or self.stage != "sft"):
+        if self.demonstration and (self.purpose != "train" or self.stage == "rl"):
             raise ValueError(
-                f"a demonstration in a {self.purpose} task of stage {self.stage}: only sft training has one"
+                f"a demonstration in a {self.purpose} task of stage {self.stage}: only training of the stages sft and "
+                "preference has one"
+            )
+        pair = bool(self.demonstration) and self.stage == "preference"
+        if pair != bool(self.rejected) or (pair and self.sampling.samples != 2):
+            raise ValueError(
+                "a pair is a demonstration and a rejected answer of a preference task, two samples"
             )
         if self.sampling.first_sample_index + self.sampling.samples > self.sampling.group_size:
             raise ValueError("sampling: first_sample_index + samples passes group_size")

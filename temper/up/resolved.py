@@ -33,6 +33,10 @@ def resolve(settings: Settings) -> Settings:
     document["run"]["folder"] = str(Path(settings.run.folder).absolute())
     document["storage"]["uri"] = settings.storage_uri
     document["model"]["path"] = str(Path(settings.model.path).absolute())
+    for stage in document["stages"]:
+        for key in ("data", "start_from"):
+            if stage[key] and "://" not in stage[key]:
+                stage[key] = str(Path(stage[key]).absolute())
     return parse_settings(document)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shared.contracts import (
     MESSAGES,
+    Control,
     Message,
     Reward,
     Sequence,
@@ -133,12 +134,34 @@ def test_faults_carry_no_reward_and_others_do() -> None:
     assert Reward(**base, verdict="timeout_infra").is_fault
 
 
-def test_demonstrations_are_for_sft_training_only() -> None:
+def test_demonstrations_are_for_training_on_them_only() -> None:
     task = next(m for m in EXAMPLES if isinstance(m, Task))
-    body = task.model_dump() | {"demonstration": [{"role": "assistant", "content": "11"}]}
-    with pytest.raises(ValueError, match="only sft training has one"):
-        Task.model_validate(body)
-    assert Task.model_validate(body | {"stage": "sft"}).demonstration
+    answer, worse = ([{"role": "assistant", "content": content}] for content in ("11", "12"))
+    body = task.model_dump() | {"stage": "rl", "rejected": []}
+    for stage, purpose in (("rl", "train"), ("sft", "eval"), ("preference", "probe")):
+        with pytest.raises(ValueError, match="only training of the stages sft and preference"):
+            Task.model_validate(body | {"demonstration": answer, "stage": stage, "purpose": purpose})
+    assert Task.model_validate(body | {"demonstration": answer, "stage": "sft"}).demonstration
+    pair = body | {
+        "stage": "preference",
+        "demonstration": answer,
+        "sampling": {"samples": 2, "group_size": 2},
+    }
+    assert Task.model_validate(pair | {"rejected": worse}).rejected
+    for broken in (
+        pair,
+        pair | {"rejected": worse, "sampling": {"samples": 3, "group_size": 3}},
+        body | {"stage": "sft", "demonstration": answer, "rejected": worse},
+        body | {"rejected": worse},
+    ):
+        with pytest.raises(ValueError, match="a pair is a demonstration and a rejected answer"):
+            Task.model_validate(broken)
+
+
+def test_a_pause_and_a_resume_share_a_key_and_name_their_step() -> None:
+    pause, resume = (Control(run_id="r", kind=kind, body={"step": 7}) for kind in ("pause", "resume"))
+    assert pause.key() == resume.key() == "r/guard" and pause.step == resume.step == 7
+    assert Control(run_id="r", kind="end").step == -1
 
 
 def test_a_fault_trajectory_says_why() -> None:

@@ -146,3 +146,31 @@ def test_seeds_are_stable_and_disjoint() -> None:
 @pytest.mark.parametrize("text", ["eval-start-arithmetic-00001", "x", "", "1-rl", "a-rl-3"])
 def test_other_ids_are_not_training_groups(text: str) -> None:
     assert parse_group_id(text) is None
+
+
+def chain(second: StageSettings) -> TrainingPlan:
+    stages = (StageSettings(kind="rl", steps=1, groups_per_step=2, group_size=2), second)
+    return TrainingPlan(stages, DOMAINS, run_seed=1, max_lag=1, deadline_s=9.0, max_attempts=3)
+
+
+def test_groups_of_a_data_set_are_positions_whatever_is_held_back() -> None:
+    plan = chain(StageSettings(kind="preference", steps=2, groups_per_step=2, data="pairs.jsonl"))
+    plan.observe_step(step_of(plan, plan.admit(0.0)))
+    plan.held = {"a", "b"}
+    assert not plan.starved
+    groups = plan.admit(0.0)
+    assert [(group.group_id, group.domain, group.seed) for group in groups] == [
+        (f"1-preference-{number:07d}", "", number) for number in range(4)
+    ]
+    assert plan.give_up_held() == []
+    plan.observe_scheduled("1-preference-0000005", 1, 0.0, "a", 77)
+    assert plan.overdue(100.0)[0][-1].seed == 5  # the position, whatever a domain of that name would make
+
+
+def test_a_stage_from_other_weights_waits_for_the_step_that_takes_them() -> None:
+    plan = chain(StageSettings(kind="rl", steps=2, groups_per_step=2, group_size=2, start_from="model"))
+    assert plan.observe_step(step_of(plan, plan.admit(0.0))) == "stage_ended"
+    assert plan.admit(0.0) == [] and not plan.starved
+    taken = Step(run_id="r", step=2, stage="rl", stage_index=1, stage_step=0, policy_version=2)
+    assert plan.observe_step(taken) == "advanced"
+    assert {group.oldest_version for group in plan.admit(0.0)} == {2}

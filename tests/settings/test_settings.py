@@ -42,8 +42,11 @@ def test_defaults_and_folders(tmp_path: Path) -> None:
         (GOOD.replace("[model]", "[modle]"), r"unknown key 'modle'; did you mean 'model'\?"),
         (GOOD.replace("steps = 2", 'steps = "two"'), "stages.0.steps is 'two': it must be a whole number$"),
         (GOOD.replace('[[stages]]\nkind = "rl"\nsteps = 2', ""), "key 'stages' is missing"),
-        (GOOD.replace('"rl"', '"ppo"'), "toml: stages.0.kind is 'ppo': it must be 'sft' or 'rl'$"),
-        (GOOD.replace('"rl"', '"stf"'), r"it must be 'sft' or 'rl'; did you mean 'sft'\?$"),
+        (
+            GOOD.replace('"rl"', '"ppo"'),
+            "toml: stages.0.kind is 'ppo': it must be 'sft', 'preference' or 'rl'$",
+        ),
+        (GOOD.replace('"rl"', '"stf"'), r"it must be 'sft', 'preference' or 'rl'; did you mean 'sft'\?$"),
         # An error inside the one entry of a list made pydantic call the list too short as well.
         (GOOD.replace("steps = 2", "steps = 0"), "toml: stages.0.steps is 0: it must be at least 1$"),
         (
@@ -63,6 +66,8 @@ def test_defaults_and_folders(tmp_path: Path) -> None:
         (GOOD + '[bus]\nbootstrap_servers = "a:1,b:x"', "'b:x' is no address of a broker: write host:port"),
         (GOOD + '[bus]\nbootstrap_servers = "host:99999"', "'host:99999' is no address .* port 1 to 65535$"),
         (GOOD + "group_size = 1", "group of one has no advantage"),
+        (GOOD.replace('"rl"', '"preference"') + "group_size = 1", "group of one makes no pair"),
+        (GOOD + 'data = "pairs.jsonl"', "an rl stage learns from verified attempts: it has no data"),
         (GOOD + 'domains = ["arithmetik"]', r"'arithmetik' is not declared; .* did you mean 'arithmetic'\?"),
         (GOOD + "[learner]\ncheckpoint_every = 3", "checkpoint_every is 3 and scheduler.max_lag is 1"),
         (GOOD.replace('"r"', '"../r"'), "run.name"),
