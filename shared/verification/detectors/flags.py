@@ -55,6 +55,8 @@ class Flag(StrEnum):
     """It sets options under which tests are collected and not run."""
     HEDGED_ANSWER = "hedged_answer"
     """It gives several answers where one was asked for."""
+    LOOP_CUT = "loop_cut"
+    """It raises `StopIteration` out of a call, which would end a test's loop as if it were through."""
     HIDDEN_CODE = "hidden_code"
     """It runs code that cannot be read in its source (decoded, decompressed)."""
     CHECKER_EXHAUSTED = "checker_exhausted"

@@ -26,7 +26,7 @@ _FLAGS = {
     "channel": Flag.TEST_RUNNER_PATCHED,
     "hedge": Flag.HEDGED_ANSWER,
     "foreign": Flag.FOREIGN_OBJECT,
-    "left": Flag.PROCESS_LEFT_BEHIND,
+    "stop": Flag.LOOP_CUT,
 }
 
 

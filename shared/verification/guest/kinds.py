@@ -84,7 +84,7 @@ def tagged(value: Any, kind: type) -> tuple[str, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(
         value, type | int | str | list | dict | tuple | float
     ):
-        names = [field.name for field in dataclasses.fields(value)]
+        names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("__")]
         return "record", {name: object.__getattribute__(value, name) for name in names}
     if isinstance(value, BaseException):
         return None
@@ -134,7 +134,7 @@ _TAGGED: dict[type, Any] = {
     collections.Counter: lambda v: ("counter", list(v.items())),
     collections.defaultdict: lambda v: ("default", list(v.items())),
     types.MappingProxyType: lambda v: ("plain", dict(v)),
-    types.SimpleNamespace: lambda v: ("record", dict(vars(v))),
+    types.SimpleNamespace: lambda v: ("record", {k: x for k, x in vars(v).items() if not k.startswith("__")}),
     type({}.keys()): lambda v: ("keys", list(v)),
     type({}.values()): lambda v: ("values", list(v)),
     type({}.items()): lambda v: ("items", list(v)),
@@ -203,6 +203,13 @@ def _as_named(content: Any) -> Any:
     return type(name, (tuple,), {"__slots__": (), "_fields": tuple(fields), **places})(values)
 
 
+def _as_record(content: Any) -> Any:
+    """Attributes only: NumPy asks even an instance for `__array_interface__`, which is an address in memory."""
+    if any(name.startswith("__") for name in content):
+        raise Malformed("a record with a name that is behaviour")
+    return types.SimpleNamespace(**content)
+
+
 def _as_type(name: str) -> Any:
     found = getattr(sys.modules["builtins"], name)
     if not isinstance(found, type):
@@ -220,7 +227,7 @@ _BUILDERS: dict[str, Any] = {
     "ordered": collections.OrderedDict,
     "counter": lambda c: collections.Counter(dict(c)),
     "default": lambda c: collections.defaultdict(None, c),
-    "record": lambda c: types.SimpleNamespace(**c),
+    "record": _as_record,
     "keys": lambda c: dict.fromkeys(c).keys(),
     "values": lambda c: dict(enumerate(c)).values(),
     "items": lambda c: dict(c).items(),

@@ -26,6 +26,9 @@ _SLOW_START = 64
 """Items that an iterator gives one at a time; then in growing pieces, of at most `_PIECE` or `_PIECE_S` seconds."""
 _PIECE = 4096
 _PIECE_S = 0.005
+_LOOP_ENDS = (StopIteration, StopAsyncIteration)
+"""Out of a call they would end a loop of the test (`map`, `all`, a generator) as if it were through: PEP 479's rule
+holds for calls, too. An iterator's own end travels otherwise."""
 _HEDGE = re.compile(r"\s*-?[\w.,/]{1,40}\s+or\s+-?[\w.,/]{1,40}\s*", re.IGNORECASE)
 
 
@@ -126,6 +129,7 @@ class Peer:
     def answer(self, payload: bytes) -> None:
         """Serves one call. Whatever our function does ends in one frame."""
         decoder = Decoder(self._resolve)
+        verb = ""
         try:
             verb, number, body = _split(payload)
             arguments, keywords = decoder.decode(body)
@@ -142,6 +146,8 @@ class Peer:
             self._note("exit")
             self._channel.send(LEFT, type(error).__name__.encode())
         except Exception as error:  # noqa: BLE001 -- it is the other side's to handle
+            if isinstance(error, _LOOP_ENDS) and verb == "call":
+                self._note("stop")
             self._channel.send(RAISED, self.described(error))
         else:
             self._channel.send(REPLY, reply)
@@ -212,7 +218,9 @@ class Peer:
         for candidate in builtin_names:
             kind = getattr(builtins, candidate, None)
             if isinstance(kind, type) and issubclass(kind, Exception):
-                if kind is not Exception or name == "Exception":
+                if kind in _LOOP_ENDS:
+                    made = RuntimeError(f"{name} out of a call")
+                elif kind is not Exception or name == "Exception":
                     made = _constructed(kind, arguments, message)
                 break
         self.raised.append(made)

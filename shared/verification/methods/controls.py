@@ -1,92 +1,196 @@
 """Control tests: copies of a test in which one expectation contradicts the real one.
 
 A test and the code it tests share a process, so that code can make up every result of that process. What it cannot
-know is which of two tests is the real one: where the real one says `f(2) == 4`, the control says `f(2) == 5`. Both
+know is which of two tests is the real one: where the real one says `f(2) == 4`, a control says `f(2) == 3`. Both
 passing proves tampering: an object equal to everything, an expected value read from a frame, a report that is always
 "passed", an exit status of 0. Only who knows the answer can tell them apart.
 
 Invariant: for honest code that passes the real test, a control must fail: only statements that certainly ran are
-changed, and only such that equality cannot hold for both. Pure; the choice depends on the seed alone.
+changed, and only such that equality cannot hold for both. Real and control have one form (`normal`), and another value
+looks like the first (`another`). Pure; the choice depends on the seed alone.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from shared.verification.detectors.source import parsed
+from shared.verification.methods.another import another
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Change = Callable[[], None]
+_Side = tuple[ast.AST, str, int | None]
+"""A place in a tree: owner, field, and index where the field is a list."""
 _EQUALITIES = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual", "assertSetEqual",
                "assertIs", "assertAlmostEqual", "assertMultiLineEqual", "assertSequenceEqual")  # fmt: skip
+_VARIANTS = 4
+"""Other values tried of one place."""
 
 
-def controls(source: str, names: tuple[str, ...], count: int, seed: bytes) -> list[str]:
-    """Up to `count` changed copies of a test file, each different. `names`: the way to the function, such as
-    `("TestSum", "test_small")`. Empty where the test cannot be contradicted."""
+def normal(source: str) -> str:
+    """The source in the form that controls have, so that neither comments nor layout tell them apart."""
+    tree = parsed(source)
+    return source if tree is None else ast.unparse(tree)
+
+
+def controls(
+    source: str, names: tuple[str, ...], count: int, seed: bytes, *, keep_ids: bool = False
+) -> list[str]:
+    """Up to `count` changed copies of a test file, each different; those that change a value come first.
+
+    `names`: the way to the function, such as `("TestSum", "test_small")`. `keep_ids`: leave tables of parameters alone,
+    of which the ids of tests are made. Empty where the test cannot be contradicted.
+    """
     tree = parsed(source)
     if tree is None or _find(tree, names) is None:
         return []
-    sharp, blunt = _ways(tree, names)
-    chosen: list[int] = []
+    kinds = [kind for kind, _ in _changes(tree, names, seed, keep_ids)[1]]
     dice = random.Random(seed)
-    for group in (sharp, blunt):
-        ways = list(group)
+    order: list[int] = []
+    for sharp in (True, False):
+        ways = [way for way, kind in enumerate(kinds) if (kind == "value") is sharp]
         dice.shuffle(ways)
-        chosen += ways[: count - len(chosen)]
-    return [_changed(tree, names, way) for way in chosen]
+        order += ways
+    found: dict[str, None] = {}
+    for way in order:
+        if len(found) == count:
+            break
+        fresh, changes = _changes(tree, names, seed, keep_ids)
+        changes[way][1]()
+        found[ast.unparse(ast.fix_missing_locations(fresh))] = None
+    return list(found)
 
 
-def _changed(tree: ast.Module, names: tuple[str, ...], way: int) -> str:
+def _changes(
+    tree: ast.Module, names: tuple[str, ...], seed: bytes, keep_ids: bool
+) -> tuple[ast.Module, list[tuple[str, _Change]]]:
+    """A copy of the tree, and every contradiction of the function in it; the same ones each time."""
     fresh = copy.deepcopy(tree)
     function = _find(fresh, names)
     assert function is not None
-    list(_changes(fresh, function))[way][1]()
-    return ast.unparse(ast.fix_missing_locations(fresh))
+    return fresh, list(_Places(fresh, function, random.Random(seed), keep_ids).changes())
 
 
-def _ways(tree: ast.Module, names: tuple[str, ...]) -> tuple[list[int], list[int]]:
-    """Numbers of the changes that alter an expected value, and of those that only turn an assertion round."""
-    fresh = copy.deepcopy(tree)
-    function = _find(fresh, names)
-    assert function is not None
-    kinds = [kind for kind, _ in _changes(fresh, function)]
-    return [n for n, kind in enumerate(kinds) if kind == "value"], [
-        n for n, kind in enumerate(kinds) if kind != "value"
-    ]
-
-
-def _find(tree: ast.Module, names: tuple[str, ...]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def _find(tree: ast.Module, names: tuple[str, ...]) -> Function | None:
     body: list[ast.stmt] = tree.body
     for at, name in enumerate(names):
         last = at == len(names) - 1
-        kinds: Any = ast.FunctionDef | ast.AsyncFunctionDef if last else ast.ClassDef
+        kinds: Any = Function if last else ast.ClassDef
         found: list[Any] = [item for item in body if isinstance(item, kinds) and item.name == name]
         if not found:
             return None
         if last:
-            function: ast.FunctionDef | ast.AsyncFunctionDef = found[-1]
+            function: Function = found[-1]
             return function
         body = found[-1].body
     return None
 
 
-def _changes(
-    tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef
-) -> Iterator[tuple[str, _Change]]:
-    """Every contradiction of the function, in a fixed order."""
-    if any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in _own_nodes(function)):
-        return
-    for statement in function.body:
-        for side in _expected_sides(statement):
-            yield from _of_value(tree, function, side)
-        if isinstance(statement, ast.Assert):
-            yield "turned", _turn(statement)
-    yield "appended", lambda: function.body.append(ast.parse("assert [] == [0]").body[0])
+@dataclass(slots=True)
+class _Places:
+    """Where one test can be contradicted."""
+
+    tree: ast.Module
+    function: Function
+    dice: random.Random
+    keep_ids: bool
+
+    def changes(self) -> Iterator[tuple[str, _Change]]:
+        """(kind, change) in a fixed order: `value` alters an expected value, `turned` and `appended` an assertion."""
+        if any(
+            isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in _own_nodes(self.function)
+        ):
+            return
+        for statement in self.function.body:
+            for side in _expected_sides(statement):
+                for change in self._of_value(side):
+                    yield "value", change
+            if isinstance(statement, ast.Assert):
+                yield "turned", _turn(statement)
+        yield "appended", lambda: self.function.body.append(ast.parse("assert [] == [0]").body[0])
+
+    def _of_value(self, side: _Side) -> Iterator[_Change]:
+        node = _get(side)
+        if (
+            isinstance(node, ast.Call)
+            and _called(node) == "approx"
+            and len(node.args) == 1
+            and not node.keywords
+        ):
+            side = (node, "args", 0)
+            node = node.args[0]
+        if isinstance(node, ast.Name):
+            yield from self._sources(node.id)
+        else:
+            yield from self._others(side)
+
+    def _others(self, side: _Side) -> Iterator[_Change]:
+        for _ in range(_VARIANTS):
+            other = self._other(_get(side))
+            if other is not None:
+                yield _setter(side, other)
+
+    def _sources(self, name: str) -> Iterator[_Change]:
+        """Where a name gets a literal: in the function, in its parameters' table, or in the module. Only a name that is
+        read once, as the expected side: one that is also an input would change the question with the answer."""
+        if _reads(self.function, name) != 1:
+            return
+        for body in (self.function.body, self.tree.body):
+            if body is self.tree.body and _reads(self.tree, name) != 1:
+                break
+            places = [item for item in body if isinstance(item, ast.Assign) and _is_name(item.targets, name)]
+            if len(places) == 1:
+                yield from self._others((places[0], "value", None))
+                return
+        for decorator in () if self.keep_ids else self.function.decorator_list:
+            if (
+                isinstance(decorator, ast.Call)
+                and _called(decorator) == "parametrize"
+                and len(decorator.args) >= 2
+            ):
+                for _ in range(_VARIANTS):
+                    changes = self._table(decorator.args[0], decorator.args[1], name)
+                    if changes:
+                        yield _all(changes)
+
+    def _table(self, names: ast.expr, cases: ast.expr, name: str) -> list[_Change]:
+        """Changes of the column `name` in all rows of a `parametrize`; none where it is not all literals."""
+        if isinstance(names, ast.Constant) and isinstance(names.value, str):
+            columns = [part.strip() for part in names.value.split(",")]
+        elif isinstance(names, ast.Tuple | ast.List):
+            columns = [str(item.value) for item in names.elts if isinstance(item, ast.Constant)]
+        else:
+            return []
+        if name not in columns or not isinstance(cases, ast.List | ast.Tuple):
+            return []
+        changes: list[_Change] = []
+        for place, case in enumerate(cases.elts):
+            side: _Side = (cases, "elts", place)
+            if len(columns) > 1:
+                if not isinstance(case, ast.Tuple | ast.List) or len(case.elts) != len(columns):
+                    return []
+                side = (case, "elts", columns.index(name))
+            other = self._other(_get(side))
+            if other is None:
+                return []
+            changes.append(_setter(side, other))
+        return changes
+
+    def _other(self, node: ast.AST) -> ast.expr | None:
+        """A literal of another value of the same type; None for what is no literal."""
+        if not isinstance(node, ast.expr):
+            return None
+        try:
+            value = ast.literal_eval(node)
+            found = another(value, self.dice)
+            return None if found == value else ast.parse(repr(found), mode="eval").body
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return None
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -97,8 +201,8 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _expected_sides(statement: ast.stmt) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Places (owner, field, index) of the sides of an equality that the statement asserts."""
+def _expected_sides(statement: ast.stmt) -> Iterator[_Side]:
+    """The sides of an equality that the statement asserts."""
     if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
         test = statement.test
         if len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
@@ -112,114 +216,11 @@ def _expected_sides(statement: ast.stmt) -> Iterator[tuple[ast.AST, str, int | N
             yield call, "args", 0
 
 
-def _of_value(
-    tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef, side: tuple[ast.AST, str, int | None]
-) -> Iterator[tuple[str, _Change]]:
-    node = _get(side)
-    if isinstance(node, ast.Call) and _called(node) == "approx" and len(node.args) == 1 and not node.keywords:
-        side = (node, "args", 0)
-        node = node.args[0]
-    other = _other(node)
-    if other is not None:
-        yield "value", lambda: _set(side, other)
-    elif isinstance(node, ast.Name):
-        for place in _sources(tree, function, node.id):
-            yield "value", place
-
-
-def _sources(
-    tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
-) -> Iterator[_Change]:
-    """Where a name gets a literal: in the function, in its parameters' table, or in the module. Only a name that is
-    read once, as the expected side: one that is also an input would change the question with the answer."""
-    if _reads(function, name) != 1:
-        return
-    for body in (function.body, tree.body):
-        places = [item for item in body if isinstance(item, ast.Assign) and _is_name(item.targets, name)]
-        if body is tree.body and _reads(tree, name) != 1:
-            break
-        if len(places) == 1 and (other := _other(places[0].value)) is not None:
-            yield _assign(places[0], other)
-            return
-    for decorator in function.decorator_list:
-        if (
-            isinstance(decorator, ast.Call)
-            and _called(decorator).endswith("parametrize")
-            and len(decorator.args) >= 2
-        ):
-            changed = _table(decorator.args[0], decorator.args[1], name)
-            if changed:
-                yield _all(changed)
-
-
 def _reads(scope: ast.AST, name: str) -> int:
-    return sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(scope)) - sum(
-        isinstance(node, ast.Assign) and _is_name(node.targets, name) for node in ast.walk(scope)
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for node in ast.walk(scope)
     )
-
-
-def _table(names: ast.expr, cases: ast.expr, name: str) -> list[_Change]:
-    """Changes the column `name` in all rows of a `parametrize`; none where it is not all literals."""
-    if isinstance(names, ast.Constant) and isinstance(names.value, str):
-        columns = [part.strip() for part in names.value.split(",")]
-    elif isinstance(names, ast.Tuple | ast.List):
-        columns = [str(item.value) for item in names.elts if isinstance(item, ast.Constant)]
-    else:
-        return []
-    if name not in columns or not isinstance(cases, ast.List | ast.Tuple):
-        return []
-    at = columns.index(name)
-    changes: list[_Change] = []
-    for place, case in enumerate(cases.elts):
-        if len(columns) == 1:
-            side: tuple[ast.AST, str, int | None] = (cases, "elts", place)
-        elif isinstance(case, ast.Tuple | ast.List) and len(case.elts) == len(columns):
-            side = (case, "elts", at)
-        else:
-            return []
-        other = _other(_get(side))
-        if other is None:
-            return []
-        changes.append(_setter(side, other))
-    return changes
-
-
-def _other(node: ast.AST) -> ast.expr | None:
-    """A literal of the same type that is plainly another value; None for what is no literal."""
-    if not isinstance(node, ast.expr):
-        return None
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return ast.parse(repr(_another(value)), mode="eval").body
-
-
-def _another(value: Any) -> Any:
-    match value:
-        case bool():
-            return not value
-        case int():
-            return value + 1 + abs(value)  # far enough for a tolerance of a test's own
-        case float():
-            return value + 1 + abs(value) if math.isfinite(value) and abs(value) < 1e300 else 0.0
-        case str():
-            return value + "s" if value[-1:] != "s" else value[:-1] + "t"
-        case bytes():
-            return value + b"s"
-        case list():
-            return [*value[:-1], _another(value[-1])] if value else [0]
-        case tuple():
-            return (*value[:-1], _another(value[-1])) if value else (0,)
-        case dict():
-            last = next(reversed(value), None)
-            return {**value, last: _another(value[last])} if value else {"a": 0}
-        case set():
-            return value | {0} if 0 not in value else value - {0} or {1}
-        case complex():
-            return value + 1
-        case _:
-            return 0
 
 
 def _called(node: ast.Call) -> str:
@@ -230,26 +231,21 @@ def _is_name(targets: list[ast.expr], name: str) -> bool:
     return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
 
 
-def _get(side: tuple[ast.AST, str, int | None]) -> Any:
+def _get(side: _Side) -> Any:
     owner, field, index = side
     value = getattr(owner, field)
     return value if index is None else value[index]
 
 
-def _set(side: tuple[ast.AST, str, int | None], node: ast.expr) -> None:
-    owner, field, index = side
-    if index is None:
-        setattr(owner, field, node)
-    else:
-        getattr(owner, field)[index] = node
+def _setter(side: _Side, node: ast.expr) -> _Change:
+    def change() -> None:
+        owner, field, index = side
+        if index is None:
+            setattr(owner, field, node)
+        else:
+            getattr(owner, field)[index] = node
 
-
-def _setter(side: tuple[ast.AST, str, int | None], node: ast.expr) -> _Change:
-    return lambda: _set(side, node)
-
-
-def _assign(place: ast.Assign, node: ast.expr) -> _Change:
-    return lambda: setattr(place, "value", node)
+    return change
 
 
 def _all(changes: list[_Change]) -> _Change:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import textwrap
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.verification.methods.controls import controls
+from shared.verification.methods.another import another
+from shared.verification.methods.controls import controls, normal
 
 SEED = b"seed"
 
@@ -77,11 +81,11 @@ def test_parameters_and_methods() -> None:
         """
     )
     first = controls(source, ("TestIt", "test_square"), 1, SEED)
-    assert "[(1, 3), (2, 9)]" in first[0]
-    values = controls(source, ("TestIt", "test_close"), 2, SEED)
-    assert any("approx(1.02)" in one or "approx(1.01)" in one for one in values) and any(
-        "f(2), 9" in one for one in values
-    )
+    assert "(1, 1)" not in first[0] and "(2, 4)" not in first[0] and "assert f(n) == expected" in first[0]
+    kept = controls(source, ("TestIt", "test_square"), 9, SEED, keep_ids=True)
+    assert kept and all("[(1, 1), (2, 4)]" in one for one in kept)
+    values = controls(source, ("TestIt", "test_close"), 8, SEED)
+    assert any("approx(0.01)" not in one for one in values) and any("f(2), 4" not in one for one in values)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +100,31 @@ def test_the_seed_decides_alone() -> None:
     assert controls(source, ("test_it",), 3, b"a") == controls(source, ("test_it",), 3, b"a")
     assert controls(source, ("test_it",), 3, b"a") != controls(source, ("test_it",), 3, b"b")
     assert len(set(controls(source, ("test_it",), 3, b"a"))) == 3
+
+
+def test_a_control_has_the_form_of_the_real_one() -> None:
+    source = "# a comment\ndef test_it():\n    assert f(2)==4 # why\n"
+    assert "#" not in normal(source) and normal("def (") == "def ("
+    for changed in controls(source, ("test_it",), 5, SEED):
+        assert normal(changed) == changed
+        assert changed.count("\n") - normal(source).count("\n") in (0, 1)
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5) | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_another_value_is_another_and_of_the_same_kind(value: Any, dice: Any) -> None:
+    found = another(value, dice)
+    assert value is None or type(found) is type(value)
+    assert value is None or found != value
+
+
+def test_another_number_cannot_be_told_by_its_looks() -> None:
+    found = [another(40, random.Random(seed)) for seed in range(400)]
+    assert 120 < sum(n % 2 for n in found) < 280 and 120 < sum(n > 40 for n in found) < 280
+    assert all(abs(another(10**7, random.Random(seed)) - 10**7) >= 10**4 for seed in range(200))
