@@ -18,7 +18,7 @@ from shared.sandbox.cgroups.base import Cgroups, Counters, Group
 from shared.sandbox.cgroups.none import LOOK_S, Look, NoGroup, address_space_mb
 from shared.sandbox.command import WORK, Command
 from shared.sandbox.faults import SandboxFault
-from shared.sandbox.keeper.client import Init, KeeperClient, KeptProcess
+from shared.sandbox.keeper.client import Init, KeeperClient, KeptProcess, Space
 from shared.sandbox.keeper.init import PROC
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.nsjail import Jail, command_line, tmpfs_options
@@ -88,6 +88,7 @@ class OneRun:
         self._stopped_early = False
         self._wall_s = 0.0
         self._in_tmpfs = 0
+        self._before: Space | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -122,6 +123,8 @@ class OneRun:
             )
             steps += [("folder", place, 0o755, 0), ("mount", "temper-run", place, "tmpfs", 0, owned)]
         await self._keeper.do(*steps)
+        if self._site.work:
+            (self._before,) = await self._keeper.space(self._site.work)
         if self._command.files and not self._site.work:
             folder = await self._keeper.open(self._places[WORK])
             try:
@@ -244,13 +247,19 @@ class OneRun:
             self._in_tmpfs = sum(space.used for space in await self._keeper.space(*self._own.values()))
 
     async def _full(self) -> str:
-        """What is full at the end: a place, by its bytes or its inodes, or a file that could not grow."""
+        """What this run filled: a place, by its bytes or its inodes, or a file that could not grow."""
         places = list(self._places.items())
         spaces = await self._keeper.space(*(place for _, place in places))
-        for (path, _), space in zip(places, spaces, strict=True):
+        # A session's workspace may have been full before: that is no reason for this command's end.
+        grown = [
+            (path, place, space)
+            for (path, place), space in zip(places, spaces, strict=True)
+            if self._before is None or path != WORK or space.used > self._before.used
+        ]
+        for path, _, space in grown:
             if space.full:
                 return path
-        for (path, place), space in zip(places, spaces, strict=True):
+        for path, place, space in grown:
             # Python and others ignore SIGXFSZ, and see EFBIG: only the file itself tells.
             if space.used >= self._limits.file_mb * MIB and await self._holds_full_file(place):
                 return f"a file in {path}"

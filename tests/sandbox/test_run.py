@@ -141,6 +141,20 @@ def test_runs_beside_each_other_do_not_mix(jail: Jailer) -> None:
     assert jail.leftovers() == []
 
 
+def test_a_workspace_that_was_full_before_is_no_reason(jail: Jailer) -> None:
+    async def work() -> list[Outcome]:
+        small = Limits(disk_mb=4, memory_mb=64)
+        async with await jail.sandbox.session(limits=small) as session:
+            commands = [
+                sh("head -c 9000000 /dev/zero > full"), sh("false"), sh("head -c 9000000 /dev/zero > more"), sh("true"),
+                sh("rm full more"), sh("head -c 9000000 /dev/zero > /tmp/x"),
+            ]  # fmt: skip
+            return [(await session.exec(command)).outcome for command in commands]
+
+    disk, exited = Outcome.DISK_LIMIT, Outcome.EXITED
+    assert jail.wait(work()) == [disk, exited, exited, exited, exited, disk]
+
+
 def test_a_cancelled_run_is_cleared_away_first(jail: Jailer) -> None:
     async def cancelled(after_s: float) -> None:
         task = asyncio.ensure_future(jail.sandbox.run(sh("sleep 60 & setsid sleep 60"), LIMITS))
