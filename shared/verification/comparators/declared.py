@@ -49,7 +49,7 @@ TYPES: Mapping[str, Callable[..., Comparator[Any]]] = {
     "matrix": MatrixComparator, "expression": ExpressionComparator, "choice": ChoiceComparator,
     "boolean": BooleanComparator, "date": DateComparator, "json": JsonComparator, "table": TableComparator,
     "amount": AmountComparator, "plain_integer": IntegerComparator, "plain_number": NumberComparator,
-    "integer_list": IntegerListComparator,
+    "integer_list": IntegerListComparator, "number": DecimalComparator, "equation": ExpressionComparator,
 }  # fmt: skip
 _CHOICES = {"extra": ("refused", "ignored"), "rows": ("sequence", "set", "bag")}
 _FLAGS = ("fold_case", "ordered", "partial", "header")

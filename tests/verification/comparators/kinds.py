@@ -285,6 +285,12 @@ KINDS: dict[str, Kind] = {
         ("x^2+y^2=4", "x^2+y^2=2", False),
         ("3x+2y-6=0", "6x+4y=12", True),
         ("a=b", "b=a", True),
+        ("a=b", "ac=b", False),
+        ("ac=b", "b", False),
+        ("P(A)=1/3", "1/3", True),
+        ("V(2)=5", "5", True),
+        ("V(2)=5", "V(3)=5", False),
+        ("f(x)=x^2", "f(x)=x*x", True),
         (r"\frac{x^2}{4}+\frac{y^2}{9}=1", "9x^2+4y^2=36", True),
     ),
     "inequalities and intervals": (
@@ -320,6 +326,7 @@ KINDS: dict[str, Kind] = {
         ("x+y>2", "2<y+x", True),
         ("x+y>2", r"x+y\ge2", False),
         (r"]0,1[", "(0,1)", True),
+        ("]x+1)", "x+1", False),
         ("(-oo, 5)", "x<5", True),
         ("all real numbers", r"\mathbb{R}", True),
     ),
@@ -358,6 +365,7 @@ KINDS: dict[str, Kind] = {
         (r"(3,\frac{\pi}{2})", r"\left( 3, \frac{\pi}{2} \right)", True),
         ("(1,2)", "1, 2", False),
         (r"\langle 1,2,3\rangle", "(1,2,3)", True),
+        ("[1,2,3]", "[1,2,3)", False),
         ("((1,2),3)", "(1,(2,3))", False),
     ),
     "matrices": (

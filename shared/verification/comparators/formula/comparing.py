@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from shared.verification.comparators.formula.deciding import Decider, without_degrees
 from shared.verification.comparators.formula.interpret import Interpreter
 from shared.verification.comparators.formula.limits import TooMuch
-from shared.verification.comparators.formula.nodes import Node, Number, Product
+from shared.verification.comparators.formula.nodes import Name, Node, Number, Product
 from shared.verification.comparators.formula.normal import Normaliser
 from shared.verification.comparators.formula.units import Unit, find_unit, unit_of
 from shared.verification.comparators.formula.values import (
@@ -143,9 +143,14 @@ class Pairing:
         return self.decider.same(left.amount, right)
 
     def _measured(self, scalar: Scalar) -> Quantity | None:
-        """`5m/s` as a product of letters, where each of them is a unit."""
+        """`5m/s` as a product of letters, where each of them is a unit; a letter alone is a name."""
         normal = scalar.normal
-        if normal is None or len(normal.above) != 1 or len(normal.below) != 1:
+        if (
+            isinstance(scalar.node, Name)
+            or normal is None
+            or len(normal.above) != 1
+            or len(normal.below) != 1
+        ):
             return None
         (above, value), (below, divisor) = next(iter(normal.above.items())), next(iter(normal.below.items()))
         parts = [(atom.key, power) for atom, power in above] + [(atom.key, -power) for atom, power in below]

@@ -55,6 +55,16 @@ class Cursor:
         token = self.next
         return "the end" if token.kind == "end" else ascii(token.text[:20] or str(token.value)[:20])
 
+    def definition_follows(self) -> bool:
+        """Whether `(x) =` comes next, as in `P(A) = 1/3`: the name before it is then a function."""
+        following = self._tokens[self._at : self._at + 4]
+        texts = [token.text for token in following]
+        return (
+            len(following) == 4
+            and (texts[0], texts[2], texts[3]) == ("(", ")", "=")
+            and following[1].kind in ("name", "text", "number")
+        )
+
     def first_digit(self) -> Token | None:
         r"""The first digit of a plain number, as TeX reads `\frac12`; the rest of it stays."""
         token = self.next

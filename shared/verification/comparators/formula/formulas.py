@@ -204,7 +204,7 @@ class FormulaParser(Cursor):
             return Name(f"{token.text}_{self._subscript()}")
         if token.kind == "constant":
             return Constant(token.text)  # type: ignore[arg-type]
-        if token.text in _APPLIED and self.at("(") and not self.next.spaced:
+        if self.at("(") and not self.next.spaced and (token.text in _APPLIED or self.definition_follows()):
             return Call(f"apply {token.text}", (formula(self.bracket()),))
         return Name(token.text)
 

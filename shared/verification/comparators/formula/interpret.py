@@ -26,7 +26,6 @@ from shared.verification.comparators.formula.nodes import (
     NamedSet,
     Node,
     PlusMinus,
-    Product,
     Ratio,
     Relation,
     SetOperation,
@@ -256,12 +255,10 @@ def _label(node: Node) -> str:
     match node:
         case Name(text):
             return text
-        case Call(name) if name.startswith("apply "):
-            return name
+        case Call(name, arguments) if name.startswith("apply "):
+            return f"{name} {arguments!r}"
         case Words(text):
             return folded(text)
-        case Product((Name(first), Name(_))):
-            return first
         case Brackets(_, items, _) if items and all(isinstance(item, Name) for item in items):
             return ",".join(item.text for item in items if isinstance(item, Name))
     return ""

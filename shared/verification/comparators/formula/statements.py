@@ -155,10 +155,12 @@ class StatementParser(FormulaParser):
         if opening == "[" and len(items) == 2 and self.at("["):
             closings = ("[",)
         closing = self.expect(*closings).text
-        if opening == "]" or closing == "[":
+        if (opening == "]" or closing == "[") and len(items) == 2:
             opening = "(" if opening == "]" else opening
             closing = ")" if closing == "[" else closing
         group = opening + closing
+        if group not in ("()", "[]") and len(items) != 2:
+            raise SyntaxFault("brackets that do not match")
         if len(items) == 1 and (
             group == "()" or (group == "[]" and isinstance(items[0], (*FORMULAS, Matrix)))
         ):
