@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -243,6 +244,27 @@ def test_counters_that_vanish_are_no_verdict() -> None:
         result = made.wait(vanish(made.sandbox))
         assert result.outcome is Outcome.INFRASTRUCTURE and result.detail
         assert made.leftovers() == []
+
+
+def test_no_descriptors_left_is_a_fault_of_ours_and_costs_none(jail: Jailer) -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    jail.run(Command(("true",)), LIMITS)
+    before = count()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    outcomes = []
+    for room in range(12):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + room, hard))
+        try:
+            result = jail.run(Command(("true",), files={"a": b"x"}, collect=("a",)), LIMITS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert result.outcome is Outcome.INFRASTRUCTURE or result.ok, result
+        assert (count(), jail.leftovers()) == (before, [])
+        outcomes.append(result.outcome)
+    assert outcomes[0] is Outcome.INFRASTRUCTURE
+    assert jail.run(Command(("true",)), LIMITS).ok
 
 
 ORPHAN = """
