@@ -29,6 +29,9 @@ class Command:
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
     collect: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    """Places (`host:port`) that it may reach, through a proxy of ours and no other way; `sandbox.network` must allow
+    them. Empty: no network at all."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -21,6 +21,9 @@ from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import Init, KeeperClient, KeptProcess, Space
 from shared.sandbox.keeper.init import PROC
 from shared.sandbox.limits import MIB, Limits
+from shared.sandbox.network.allowed import Allowed
+from shared.sandbox.network.proxy import PORT, Proxy
+from shared.sandbox.network.proxy import environment as door_environment
 from shared.sandbox.nsjail import Jail, command_line, tmpfs_options
 from shared.sandbox.nsjail_log import NOT_EXECUTABLE, Ending, ending
 from shared.sandbox.outcome import Outcome, Result, Usage
@@ -67,6 +70,8 @@ class Site:
     uid: int
     name: str
     work: str = ""
+    network: Allowed | None = None
+    """Where it may connect to; None is nowhere."""
 
 
 class OneRun:
@@ -143,13 +148,14 @@ class OneRun:
         try:
             process = await self._keeper.spawn(
                 self._argv(), {}, {0: theirs[0], 1: theirs[1], 2: theirs[2], LOG_DESCRIPTOR: theirs[3]},
-                self._group.joins, Init(theirs[4], look_s),
+                self._group.joins, init=Init(theirs[4], look_s), door=PORT if self._site.network else 0,
             )  # fmt: skip
         except BaseException:
             _close(ours)
             raise
         finally:
             _close(theirs)
+        proxy = await self._serve_door(process)
         # The keeper starts one process after the other: with many runs at once, waiting for it is no time of theirs.
         watch.restart()
         cap = self._limits.output_kb << 10
@@ -163,7 +169,16 @@ class OneRun:
             for one in (*streams, log, report):
                 one.finish()
             feed.close()
+            if proxy is not None:
+                await proxy.close()
         return await self._judge(streams, bytes(log.kept), report, stopped, lost)
+
+    async def _serve_door(self, process: KeptProcess) -> Proxy | None:
+        if process.door is None or self._site.network is None:
+            return None
+        proxy = Proxy(process.door, self._site.network)
+        await proxy.start()
+        return proxy
 
     async def _until_over(self, watch: Watch, process: KeptProcess) -> tuple[Outcome | None, str]:
         """Why we ended it, and why it is lost. When this ends, however it ends, nothing of the run is alive."""
@@ -228,7 +243,8 @@ class OneRun:
         jail = Jail(
             root=self._site.root, uid=self._site.uid, limits=limits, work=self._places[WORK],
             tmp=self._places["/tmp"], shm=self._places["/dev/shm"], proc=PROC,
-            environment={**ENVIRONMENT, **command.environment}, cwd=command.cwd, seccomp=self._means.seccomp,
+            environment={**ENVIRONMENT, **(door_environment() if self._site.network else {}), **command.environment},
+            own_network=self._site.network is None, cwd=command.cwd, seccomp=self._means.seccomp,
             log_descriptor=LOG_DESCRIPTOR, niceness=os.getpriority(os.PRIO_PROCESS, 0),
             address_space_mb=address_space_mb(limits) if weak else 0,
             user_processes=limits.processes if weak else 0,

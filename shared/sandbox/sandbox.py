@@ -24,6 +24,7 @@ from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import Limits
+from shared.sandbox.network.allowed import allowed
 from shared.sandbox.one_run import Means, OneRun, Site
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.prewarmed.forks import Prewarmed
@@ -143,7 +144,7 @@ class Sandbox:
         """One command in a fresh jail, to its end or to its limits. Cancelled, it first clears everything away.
 
         Never raises for what the program did, nor where it could not be run: that is `Outcome.INFRASTRUCTURE`.
-        Raises `ConfigError` for a root that is not declared, `WorkspaceRefusal` where the command's files do not fit,
+        Raises `ConfigError` for a root or a network place that is not declared, `WorkspaceRefusal` where the command's files do not fit,
         `SandboxFault` where something of the run could not be removed.
         """
         uid = self.uids.take()
@@ -181,6 +182,7 @@ class Sandbox:
         )
 
     async def _run(self, command: Command, limits: Limits, root: str, work: str, uid: int) -> Result:
+        network = allowed(command.network, self.settings.network) if command.network else None
         try:
             await self._ready()
             tree = await self._roots.path(root)
@@ -188,7 +190,7 @@ class Sandbox:
             return Result(Outcome.INFRASTRUCTURE, detail=str(fault))
         self._numbers += 1
         means = Means(self.nsjail, self._keeper, self.cgroups, self._seccomp)
-        run = OneRun(means, Site(tree, uid, str(self._numbers), work), command, limits)
+        run = OneRun(means, Site(tree, uid, str(self._numbers), work, network), command, limits)
         # A task of its own: a cancelled caller ends the run, but does not interrupt its removal.
         task = self._runs[run] = asyncio.ensure_future(run.run())
         try:

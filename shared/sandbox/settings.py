@@ -25,6 +25,8 @@ class SandboxSettings(BaseModel):
     python_packages: tuple[str, ...] = ("numpy", "pytest")
     """Distributions of our environment that the default root shows at /python-packages, with what they require.
     Nothing else of it: domains may live there."""
+    network: tuple[str, ...] = ()
+    """The most that a command may ask to reach: `host:port`, `*.example.org:443`. Empty: nothing, ever."""
     first_uid: int = Field(default=99_000_000, ge=100_000)
     """Outside uids of jails count up from here; nothing else on this machine may use them."""
     uids: int = Field(default=4096, ge=1)

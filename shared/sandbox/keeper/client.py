@@ -67,12 +67,16 @@ class Space:
 
 
 class KeptProcess:
-    """A process under the keeper; `pid` is its number in the keeper's namespace."""
+    """A process under the keeper; `pid` is its number in the keeper's namespace. `door`: the listening socket of its
+    own network where one was asked for, else None; whoever takes it closes it."""
 
-    def __init__(self, keeper: KeeperClient, pid: int, ended: asyncio.Future[Ended]) -> None:
+    def __init__(
+        self, keeper: KeeperClient, pid: int, ended: asyncio.Future[Ended], door: int | None = None
+    ) -> None:
         self._keeper = keeper
         self._ended = ended
         self.pid = pid
+        self.door = door
 
     async def wait(self) -> Ended:
         """Raises `SandboxFault` when the keeper is lost first."""
@@ -169,17 +173,21 @@ class KeeperClient:
         environment: Mapping[str, str],
         descriptors: Mapping[int, int],
         joins: Sequence[int] = (),
+        *,
         init: Init | None = None,
+        door: int = 0,
     ) -> KeptProcess:
         """Starts `argv[0]` with our descriptors under its numbers, inside the cgroups whose `cgroup.procs` are open
-        in `joins`; with `init`, below a process 1 of its own, which is then what is named, signalled and waited for.
-        Raises `SandboxFault` where it cannot be started."""
+        in `joins`; with `init`, below a process 1 of its own, which is then what is named, signalled and waited for;
+        with `door`, in a network of its own with a listening socket at that port. Raises `SandboxFault` where it
+        cannot be started."""
         body: dict[str, Any] = {
             "op": "spawn",
             "argv": list(argv),
             "env": dict(environment),
             "fds": list(descriptors),
             "joins": len(joins),
+            "door": door,
         }
         first: list[int] = []
         if init is not None:
@@ -188,7 +196,7 @@ class KeeperClient:
             scratch = "" if needed else "/tmp"
             body["init"] = {"scratch": scratch, "look_s": init.look_s}
             first = [init.report]
-        answer, _ = await self._ask(body, [*first, *descriptors.values(), *joins])
+        answer, passed = await self._ask(body, [*first, *descriptors.values(), *joins])
         pid = answer["pid"]
         ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         # A short program may have ended before its number was known here.
@@ -197,7 +205,7 @@ class KeeperClient:
             ended.set_result(early)
         else:
             self._running[pid] = ended
-        return KeptProcess(self, pid, ended)
+        return KeptProcess(self, pid, ended, passed)
 
     async def signal(self, pid: int, number: int) -> None:
         await self._ask({"op": "signal", "pid": pid, "signal": number}, [])

@@ -12,7 +12,8 @@ Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
 `{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
 descriptor comes back; `{"id", "op": "space", "paths"}`: `{"space": [[block size, blocks, free, files, free], …]}`.
 A spawn with `"init": {"scratch", "look_s"}` is made in a pid namespace of its own, under `keeper/init.py`:
-its first descriptor is then the report pipe, and the process that is named and ends is that init. Every request is
+its first descriptor is then the report pipe, and the process that is named and ends is that init. With `"door": port`
+it has a network namespace of its own, and the listening socket at that port of its loopback comes back. Every request is
 answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned process by
 `{"exit": pid, "status": wait status, "cpu": seconds}`.
 """
@@ -53,6 +54,7 @@ from shared.sandbox.keeper.kernel import (
     mount,
     unshare,
 )  # fmt: skip
+from shared.sandbox.keeper.network import hand_over, open_door, take_over
 
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 AT_RECURSIVE, AT_FDCWD = 0x8000, -100
@@ -212,7 +214,8 @@ class Keeper:
     def _do(self, request: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], int | None]:
         operation = request["op"]
         if operation == "spawn":
-            return {"pid": self._spawn(request, descriptors)}, None
+            pid, door = self._spawn(request, descriptors)
+            return {"pid": pid}, door
         if operation == "signal":
             if request["pid"] in self._children:
                 os.kill(request["pid"], request["signal"])
@@ -225,13 +228,19 @@ class Keeper:
             STEPS[name](*arguments)
         return {}, None
 
-    def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Raises `OSError` where the program cannot be started: known through a pipe that a good exec closes."""
+    def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> tuple[int, int | None]:
+        """The process, and the door of its network where it was asked for one.
+
+        Raises `OSError` where the program cannot be started: known through a pipe that a good exec closes.
+        """
         heard, told = os.pipe()
+        near, far = socket.socketpair() if request.get("door") else (None, None)
         child = self._fork(new_pids="init" in request)
         if child == 0:
             try:
                 os.close(heard)
+                if far is not None:
+                    hand_over(far, open_door(request["door"]))
                 if "init" in request:
                     run_init({**request, **request["init"]}, descriptors, told, become)
                 become(request, descriptors, told)
@@ -240,14 +249,18 @@ class Keeper:
             finally:
                 os._exit(127)
         os.close(told)
+        if far is not None:
+            far.close()
         with os.fdopen(heard, "rb") as pipe:
             problem = pipe.read()
         if problem:
+            if near is not None:
+                near.close()
             os.waitpid(child, 0)
             number, text = json.loads(problem)
             raise OSError(number, text)
         self._children.add(child)
-        return child
+        return child, take_over(near) if near is not None else None
 
     def _fork(self, new_pids: bool) -> int:
         """`new_pids`: the child is process 1 of a new pid namespace; ours is for its children only, so it is undone."""
