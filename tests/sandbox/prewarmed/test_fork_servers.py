@@ -35,8 +35,18 @@ def named(pid: int, name: str) -> list[int]:
 
 
 async def running(jail: Jailer) -> asyncio.Task[Result]:
-    task = asyncio.ensure_future(jail.sandbox.prewarmed.run(SLEEPS, SMALL))
-    await asyncio.sleep(0.5)
+    """A check that has begun and does not end by itself."""
+    begun = asyncio.Event()
+
+    async def one() -> Result:
+        source = "import temper_channel, time; temper_channel.write(b'on'); time.sleep(30)"
+        async with jail.sandbox.prewarmed.open(source, SMALL) as child:
+            assert await child.receive() == b"on"
+            begun.set()
+            return await child.finish()
+
+    task = asyncio.ensure_future(one())
+    await begun.wait()
     return task
 
 
@@ -59,7 +69,6 @@ def test_a_killed_server_loses_its_checks_and_is_replaced(jail: Jailer, victim: 
 def test_a_talk_with_a_lost_check_ends_and_is_a_fault_of_ours(jail: Jailer) -> None:
     async def lose() -> Result:
         async with jail.sandbox.prewarmed.open("import temper_channel as c; c.read()", SMALL) as child:
-            await asyncio.sleep(0.3)
             os.kill(named(jail.sandbox.keeper.pid, "temper-check")[0], signal.SIGKILL)
             assert await child.receive() is None
             return await child.finish()
@@ -74,10 +83,11 @@ def test_a_talk_with_a_lost_check_ends_and_is_a_fault_of_ours(jail: Jailer) -> N
 def test_a_killed_process_1_is_a_fault_of_ours(jail: Jailer) -> None:
     async def lose() -> Result:
         task = await running(jail)
-        # The one that has a child: the others wait for their job with one too, so it is the one that sleeps.
-        for init in named(jail.sandbox.keeper.pid, "temper-check")[1:]:
-            os.kill(init, signal.SIGKILL)
-        return await asyncio.wait_for(task, 8)
+        for process in named(jail.sandbox.keeper.pid, "temper-check")[1:]:
+            os.kill(process, signal.SIGKILL)
+        result = await asyncio.wait_for(task, 8)
+        await asyncio.sleep(0.3)  # The prepared ones are seen to be gone too.
+        return result
 
     result = jail.wait(lose())
     assert result.outcome is Outcome.INFRASTRUCTURE and "without a word" in result.detail, result
@@ -139,6 +149,7 @@ def test_closing_ends_what_runs_as_killed(jail: Jailer) -> None:
 def test_a_reserve_that_is_prepared_is_ready(jail: Jailer) -> None:
     async def prepare() -> int:
         await jail.sandbox.prewarmed.prepare(SMALL)
+        await asyncio.sleep(0.3)  # The one that was tried leaves a moment after its report.
         return len(named(jail.sandbox.keeper.pid, "temper-check"))
 
     assert jail.wait(prepare()) == 1 + 2 * RESERVE
@@ -178,21 +189,21 @@ def test_children_are_open_while_others_come_and_go(jail: Jailer) -> None:
 
 
 OURS = """
-import asyncio, sys
+import asyncio, contextlib, sys
 from shared.sandbox.limits import Limits
-from shared.sandbox.prewarmed.child import Check
 from shared.sandbox.sandbox import Sandbox
-from shared.sandbox.prewarmed.pool import RESERVE
 from tests.sandbox.machines import settings_of
 
+SOURCE = "import os, time, temper_channel\\nif os.fork() == 0: os.setsid()\\nelse: temper_channel.write(b'on')\\ntime.sleep(60)"
+
 async def main():
-    async with Sandbox(settings_of(sys.argv[1])) as sandbox:
-        limits = Limits(wall_s=60, processes=8)
-        source = "import os, time\\nif os.fork() == 0: os.setsid()\\ntime.sleep(60)"
-        checks = [asyncio.ensure_future(sandbox.prewarmed.run(Check(source), limits)) for _ in range(3)]
-        await asyncio.sleep(1)
+    async with Sandbox(settings_of(sys.argv[1])) as sandbox, contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            opened = sandbox.prewarmed.open(SOURCE, Limits(wall_s=60, processes=8))
+            child = await stack.enter_async_context(opened)
+            assert await child.receive() == b"on"
         print("keeper", sandbox.keeper.pid, flush=True)
-        await asyncio.gather(*checks)
+        await asyncio.sleep(60)
 
 asyncio.run(main())
 """
