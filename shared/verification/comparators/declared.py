@@ -61,8 +61,10 @@ _RULES = {
 
 
 def declared_comparator(declared: str | Mapping[str, Any]) -> Comparator[Any]:
-    """Raises `ConfigError`."""
+    """`tolerance` is another name of `absolute`. Raises `ConfigError`."""
     options = {"type": declared} if isinstance(declared, str) else dict(declared)
+    if "tolerance" in options:
+        options["absolute"] = options.pop("tolerance")
     name = options.pop("type", "answer")
     policy = options.pop("extraction", "whole")
     if not isinstance(name, str) or name not in TYPES:

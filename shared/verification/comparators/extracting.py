@@ -1,7 +1,7 @@
 """A comparator that first takes the answer out of a longer text.
 
-Invariant: one answer or none. Where a text marks several, they must be the same value under the declared type; the
-expected value is read by the same rules.
+Invariant: one answer or none. Where a text marks several, they must be the same value under the declared type. An
+expected value is read by the same rules, or whole where it carries no marks.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ EQUAL: tuple[tuple[Any, str, str], ...] = (
     ("decimal", r"\pi", r"2\pi/2"),
     ({"type": "decimal", "absolute": "0.01"}, r"\pi", "3.14"),
     ({"type": "decimal", "relative": "0.001"}, "1000", "1001"),
+    ({"type": "decimal", "tolerance": 0.01}, "3.14", "3.15"),
     ("quantity", "5 km", "5000 m"),
     ("set", "5", r"\{5\}"),
     ("set", r"x=1 \text{ or } x=2", "2, 1"),
