@@ -153,7 +153,7 @@ class _Relay:
         if kind == _MISSING:
             return Judgement.failed(f"the candidate defines no function {entry[:80]!a}")
         if kind == _UNREADABLE:
-            return Judgement.failed(f"the candidate does not compile: {_word(payload)}")
+            return Judgement.failed("the candidate does not compile")
         if kind == _RAISED:
             return Judgement.failed(f"the candidate raised {_raised(payload)} while loading")
         return await self._broken_off(kind, payload, "while loading")

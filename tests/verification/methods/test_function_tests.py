@@ -61,8 +61,8 @@ def test_crosses_as_if_it_were_called_at_home(bench: Bench, name: str) -> None:
 
 FAILING = {
     "wrong": ("def f(n):\n    return n\n", "an assertion failed at line 2 of the test"),
-    "does not compile": ("def f(:\n", "the candidate does not compile: SyntaxError"),
-    "NUL bytes": ("x = '\0'\n", "the candidate does not compile: ValueError"),
+    "does not compile": ("def f(:\n", "the candidate does not compile"),
+    "NUL bytes": ("x = '\0'\n", "the candidate does not compile"),
     "no such function": ("def g(n):\n    return n\n", "the candidate defines no function 'f'"),
     "not a function": ("f = 3\n", "the candidate defines no function 'f'"),
     "raises while loading": ("1 / 0\n", "the candidate raised ZeroDivisionError while loading"),
