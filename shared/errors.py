@@ -11,7 +11,7 @@ class TemperError(Exception):
     """Base of every error that Temper raises on purpose.
 
     `exit_code` is what a command returns when the error ends it: 1 a finding or a failed run, 2 bad
-    configuration or usage, 3 a dependency that is missing or unreachable, 4 bad data, 5 storage.
+    configuration or usage, 3 a dependency that is missing or unreachable, 4 bad data, 5 storage, 6 no progress.
     """
 
     exit_code = 1
@@ -72,4 +72,4 @@ class VerificationFault(TemperError):
 class StalledError(TemperError):
     """A service that makes no progress; the message says what it waits for."""
 
-    exit_code = 3
+    exit_code = 6

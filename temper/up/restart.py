@@ -5,6 +5,7 @@ counts is whether it got anywhere, not for how long it lived: a start that takes
 
 An exit is hopeless
 - with code 2 (configuration), at once: the same start fails the same way;
+- with code 6 (no progress), at once: it has waited `scheduler.stall_s` already, and would wait as long again;
 - with code 5 (storage) the second time in a row: one restart drops a half-written object and reads again what was
   pruned or damaged in between, which mends all that a restart can; a full disk is as full the second time, and the
   services that go on only fill it;
@@ -17,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-CONFIGURATION, STORAGE = 2, 5
+CONFIGURATION, STORAGE, STALLED = 2, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class RestartPolicy:
         """What to do about an exit."""
         if end.code == CONFIGURATION:
             return GiveUp(f"exit code {end.code}, which no restart mends")
+        if end.code == STALLED:
+            return GiveUp("the run makes no progress")
         self.failures = 1 if end.worked or end.lived_s >= self.stable_s else self.failures + 1
         self._count_repeats(end)
         if end.code == STORAGE and self.repeats >= 2:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.contracts import Heartbeat
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StalledError
 from shared.settings import Settings, load_settings, parse_settings
 from temper.up.processes import last_words
 from temper.up.progress import Progress, at_work
@@ -46,6 +46,11 @@ def test_a_resumed_run_may_not_learn_something_else() -> None:
 
 def test_bad_configuration_is_not_restarted() -> None:
     assert isinstance(RestartPolicy().on_exit(Exit(2, 100.0, worked=True)), GiveUp)
+
+
+def test_a_stalled_run_is_not_left_to_stall_again() -> None:
+    """It has waited ten minutes by its own setting; three times of that was what an operator waited."""
+    assert isinstance(RestartPolicy().on_exit(Exit(StalledError.exit_code, 700.0, worked=True)), GiveUp)
 
 
 def test_a_full_disk_is_tried_once_more() -> None:
