@@ -73,12 +73,31 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one prompt, as attempts; their rows are never cut apart."""
+
+    chosen: int
+    rejected: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """An optimizer step's data. `attempts[i]` is what `Branch.attempt == i` refers to."""
 
     rows: tuple[Row, ...]
     attempts: tuple[Attempt, ...]
     denominators: Denominators
+    pairs: tuple[Pair, ...] = ()
+    """Of a preference objective; together they hold all rows."""
+    demonstrated: bool = False
+    """Nobody sampled its tokens: the sampler's log-probabilities mean nothing."""
+
+    def cuts(self, padded_tokens: int) -> list[list[Row]]:
+        """The rows in micro-batches."""
+        if self.pairs:
+            return _cut([pair.rows for pair in self.pairs], padded_tokens)
+        return micro_batches(self.rows, padded_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +154,13 @@ def assemble(
                 )
             )
             branches += [
-                _branch(sequence, len(attempts) - 1, order)
+                branch_of(sequence, len(attempts) - 1, order)
                 for order, sequence in enumerate(trajectory.sequences)
             ]
-        rows += _rows([pair for pair in branches if pair is not None], row_tokens, pack)
+        rows += rows_of([pair for pair in branches if pair is not None], row_tokens, pack)
     if objective.batch_norm != "none":
         attempts = _normalised(attempts, denominators, objective, kl_everywhere)
-    return Batch(tuple(rows), tuple(attempts), denominators)
+    return Batch(tuple(rows), tuple(attempts), denominators, demonstrated=objective.kind == "imitation")
 
 
 def silent_mass(attempts: Sequence[Attempt], batch: Denominators, objective: Objective) -> float:
@@ -168,7 +187,7 @@ def _normalised(
     ]
 
 
-def _branch(sequence: TokenSequence, attempt: int, order: int) -> tuple[Int32, Branch] | None:
+def branch_of(sequence: TokenSequence, attempt: int, order: int) -> tuple[Int32, Branch] | None:
     """(prefix, branch) split before the first sampled token; None for a sequence without one."""
     mask = sequence.loss_mask.astype(bool)
     if not mask.any():
@@ -180,7 +199,7 @@ def _branch(sequence: TokenSequence, attempt: int, order: int) -> tuple[Int32, B
     return ids[:start], Branch(ids[start:end], mask[start:end], sequence.logprobs[start:end], attempt, order)
 
 
-def _rows(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) -> list[Row]:
+def rows_of(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) -> list[Row]:
     if not pack:
         return [Row(prefix, (branch,)) for prefix, branch in pairs]
     by_prefix: dict[bytes, tuple[Int32, list[Branch]]] = {}
@@ -201,12 +220,18 @@ def _rows(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) ->
 
 def micro_batches(rows: Sequence[Row], padded_tokens: int) -> list[list[Row]]:
     """Rows sorted by length and cut so that rows × longest stays within `padded_tokens` (a longer row is alone)."""
+    return _cut([(row,) for row in rows], padded_tokens)
+
+
+def _cut(units: Iterable[tuple[Row, ...]], padded_tokens: int) -> list[list[Row]]:
+    """As `micro_batches`, of rows that belong together."""
+    ordered = [sorted(unit, key=lambda row: -row.length) for unit in units]
     cuts: list[list[Row]] = []
-    for row in sorted(rows, key=lambda row: -row.length):
-        if cuts and cuts[-1][0].length * (len(cuts[-1]) + 1) <= padded_tokens:
-            cuts[-1].append(row)
+    for unit in sorted(ordered, key=lambda unit: -unit[0].length):
+        if cuts and cuts[-1][0].length * (len(cuts[-1]) + len(unit)) <= padded_tokens:
+            cuts[-1] += unit
         else:
-            cuts.append([row])
+            cuts.append(unit)
     return cuts
 
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from services.learner.intake.attempts import oldest_version
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.ledger import Ledger
-from services.learner.optimizer import learning_rate
+from services.learner.metrics import StepMetrics
 from services.learner.stages import Progress
-from services.learner.step import StepMetrics
 from shared.contracts import DomainReward, GroupFate, Step
 from shared.settings import StageSettings
 
@@ -32,6 +31,7 @@ def step_record(
     kl_coefficient: float,
     version: int,
     seconds: Mapping[str, float],
+    notes: tuple[str, ...] = (),
 ) -> Step:
     """`progress` counts this step in; `version` is the one that it started from."""
     tokens, prompt_tokens = ledger.take()
@@ -53,7 +53,7 @@ def step_record(
         clip_fraction=metrics.clip_fraction,
         gradient_norm=metrics.gradient_norm,
         effective_sample_size=metrics.effective_sample_size,
-        learning_rate=learning_rate(stage.learning_rate, stage.warmup_steps, progress.stage_step - 1),
+        learning_rate=metrics.learning_rate,
         staleness_mean=lag_mean,
         staleness_max=lag_max,
         rewards=rewards_by_domain(groups),
@@ -62,6 +62,8 @@ def step_record(
         seconds=dict(seconds),
         trained_trajectories=trained,
         trained_tokens=tokens.get("trained", 0),
+        action="continue" if metrics.decision is None else metrics.decision.action,
+        notes=notes,
         created_ms=int(time.time() * 1000),
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,13 @@ class CheckpointStore:
             self.discard(step)
         return broken
 
-    def prune(self, keep: int) -> list[int]:
-        """Removes weights and optimizer of all but the newest `keep` checkpoints; the steps it was done to."""
+    def prune(self, keep: int, spare: Collection[int] = ()) -> list[int]:
+        """Removes weights and optimizer of all but the newest `keep` checkpoints and those of the steps in `spare`;
+        the steps it was done to."""
         pruned = []
         for step in self.steps()[: -max(1, keep)]:
+            if step in spare:
+                continue
             keys = [f"{self._folder(step)}/{name}" for name in (WEIGHTS, OPTIMIZER)]
             held = [key for key in keys if self._store.exists(key)]
             for key in held:
@@ -118,9 +121,12 @@ class CheckpointStore:
         an older one would give out version numbers a second time.
         """
         steps = self.steps()
-        if not steps:
-            return None
-        step, folder = steps[-1], self._folder(steps[-1])
+        return self.load(steps[-1], cache) if steps else None
+
+    def load(self, step: int, cache: Path) -> Checkpoint:
+        """The complete checkpoint of `step`, every digest checked. Raises `StorageError` as `newest`, and for one
+        that is not there or was pruned."""
+        folder = self._folder(step)
         manifest = _json(self._store.get_bytes(self._store.uri_of(f"{folder}/{MANIFEST}")), folder)
         files = manifest["files"]
         raw = self._store.get_bytes(self._store.uri_of(f"{folder}/{STATE}"), files[STATE]["sha256"])

@@ -20,16 +20,17 @@ from services.learner.intake.ledger import effective_throughput
 from services.learner.intake.reader import IntakeReader, may_read_ahead
 from services.learner.model import load_policy
 from services.learner.run_lock import RunLock
+from services.learner.snapshot import Announcement, with_seconds
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
 from services.learner.step import NonFiniteStepError, StepAbandonedError
 from services.learner.told import read_told
-from services.learner.trainer import Announcement, Trainer, with_seconds
+from services.learner.trainer import Trainer
 from shared.bus.control import ControlWatcher
 from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
-from shared.contracts import GroupFate, Heartbeat, Notice, Step, WorkerState
+from shared.contracts import Control, GroupFate, Heartbeat, Notice, Step, WorkerState
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
@@ -63,6 +64,7 @@ class LearnerService:
         self._state: WorkerState = "starting"
         self._waits_for = "the model to be loaded"
         self._gauges: dict[str, float] = {}
+        self._pause_told = -1
         self._trained = 0
         self._refused_steps = 0
         self._idle_since = self._began = time.monotonic()
@@ -120,6 +122,9 @@ class LearnerService:
         trainer = self._ready_trainer()
         while not self._stop.is_set() and not self._control.ended.is_set():
             await self._give_up_groups(trainer)
+            if await self._held_up(trainer):
+                await self._the_reader().poll(POLL_S)
+                continue
             groups = None
             if trainer.gate.open and not trainer.finished:
                 fates, refused = trainer.review()
@@ -133,6 +138,47 @@ class LearnerService:
                 await self._notice(list(trainer.intake.take_fates()), [])
             self._say("waiting", self._words(trainer))
             await self._the_reader().poll(POLL_S)
+
+    async def _held_up(self, trainer: Trainer) -> bool:
+        """Whether nothing may be learnt now: the guard has paused the run, or the stage waits for its weights."""
+        if not trainer.gate.open:
+            return False
+        if trainer.pause is not None:
+            return await self._paused(trainer)
+        if not trainer.starts_from:
+            return False
+        index = trainer.progress.stage_index - 1
+        name = f"{index}-{self._settings.stages[index].kind}-end"
+        if name not in self._control.evaluations:
+            # The policy of the stage before is measured before another one takes its place.
+            self._say("waiting", f"evaluation {name}, to start the next stage from {trainer.starts_from}")
+            return True
+        record = await self._compute.submit(trainer.adopt)
+        self._log.info("stage.starts_from", step=record.step, source=record.notes[0])
+        await self._checkpoint(trainer)
+        return True
+
+    async def _paused(self, trainer: Trainer) -> bool:
+        pause = trainer.pause
+        if pause is None or not self._control.caught_up.is_set():
+            return True  # somebody may have said already that it goes on
+        if trainer.resume(self._control.resumed):
+            self._log.warning("guard.resumed", step=pause.step)
+            return False
+        if self._pause_told != pause.step:
+            self._pause_told = pause.step
+            self._log.error("guard.paused", step=pause.step, reason=pause.reason)
+            control = Control(
+                run_id=self._run_id, kind="pause", reason=pause.reason, body={"step": pause.step}
+            )
+            await self._producer.send(self._names.control, control)
+        self._say("waiting", f"somebody to look and say `temper resume` ({pause.reason})")
+        return True
+
+    async def _checkpoint(self, trainer: Trainer) -> None:
+        snapshot = trainer.seal(self._the_reader().positions())
+        announcement = await self._meanwhile(self._compute.submit(trainer.write, snapshot))
+        await self._announce(announcement)
 
     async def _step(self, trainer: Trainer, groups: list[JudgedGroup]) -> None:
         number = trainer.progress.step + 1
@@ -162,9 +208,7 @@ class LearnerService:
         self._log_refused(refused)
         self._gauges["tokens_per_second"] = metrics.computed_tokens / computed if computed > 0 else 0.0
         if trainer.checkpoint_due():
-            snapshot = trainer.seal(self._the_reader().positions())
-            announcement = await self._meanwhile(self._compute.submit(trainer.write, snapshot))
-            await self._announce(announcement)
+            await self._checkpoint(trainer)
         self._after(record, time.monotonic() - began + waited)
 
     def _after(self, record: Step, total: float) -> None:
@@ -173,6 +217,8 @@ class LearnerService:
         self._gauges["trained_per_second"] = effective_throughput(
             self._trained, self._idle_since - self._began
         )
+        for note in record.notes:
+            self._log.warning("step.note", step=record.step, action=record.action, note=note)
         self._log.info(
             "step.done",
             step=record.step,

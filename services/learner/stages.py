@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from services.learner.objectives.presets import Objective, objective_of, own_objectives
+from shared.data_set import data_digest
 from shared.errors import ConfigError
 from shared.settings import Settings, StageSettings
 
@@ -23,6 +24,10 @@ class Progress:
     def advanced(self) -> Progress:
         return replace(self, step=self.step + 1, stage_step=self.stage_step + 1)
 
+    def adopted(self) -> Progress:
+        """A step of the run that took other weights, and is none of the stage's own."""
+        return replace(self, step=self.step + 1)
+
     def next_stage(self) -> Progress:
         return replace(self, stage_index=self.stage_index + 1, stage_step=0)
 
@@ -34,11 +39,6 @@ def check_stages(settings: Settings) -> tuple[Objective, ...]:
         raise ConfigError(
             f"learner.checkpoint_every is {every} and scheduler.max_lag {lag}: policies would come too late for the "
             f"groups of the next step; use at most {lag + 1}, or raise max_lag"
-        )
-    if settings.guard.bounds:
-        raise ConfigError(
-            "[[guard.bounds]] are declared and this build's learner does not act on them yet: "
-            "remove them, so that nothing seems guarded that is not"
         )
     own = own_objectives(settings.objectives)
     return tuple(objective_of(stage.objective, stage.kind, own) for stage in settings.stages)
@@ -54,9 +54,14 @@ def identity(settings: Settings, shapes: dict[str, tuple[int, ...]]) -> dict[str
         "run.seed": settings.run.seed,
         "bus.namespace": settings.bus.namespace,
         "domains": [[domain.name, domain.difficulty] for domain in settings.domains],
-        "stages": [[stage.kind, stage.samples] for stage in settings.stages],
+        "stages": [_identity_of(stage) for stage in settings.stages],
         "model": sorted([name, *shape] for name, shape in shapes.items()),
     }
+
+
+def _identity_of(stage: StageSettings) -> list[object]:
+    """Positions in a data set are group numbers: they mean nothing in a file with another digest."""
+    return [stage.kind, stage.samples, *([data_digest(stage.data)] if stage.data else ())]
 
 
 def check_identity(saved: dict[str, object], now: dict[str, object], run: str) -> None:
@@ -71,6 +76,16 @@ def check_identity(saved: dict[str, object], now: dict[str, object], run: str) -
         )
         if before != value and not grown:
             raise ConfigError(
-                f"run {run!r} was started with another {key}: its checkpoint does not fit; "
+                f"run {run!r} was started with another {_said(key, before, value)}: its checkpoint does not fit; "
                 "put it back, or give the new run another name"
             )
+
+
+def _said(key: str, before: object, now: object) -> str:
+    """`stages`, and which one: a changed data set looks like nothing in the configuration."""
+    if key == "stages" and isinstance(before, list) and isinstance(now, list):
+        for number, (old, new) in enumerate(zip(before, now, strict=False)):
+            if old != new:
+                data = old[:2] == new[:2]
+                return f"{key} ({number}{': the content of its data file' if data else ''})"
+    return key

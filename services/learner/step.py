@@ -1,28 +1,29 @@
 """One optimizer step: the gradient of a batch in micro-batches, its norm, and the update.
 
-Invariant: a step is whole or it is nothing. A loss or a norm that is not finite, or a stop that is asked for,
-leaves weights and moments as they were.
+Invariant: a step is whole or it is nothing. A loss or a norm that is not finite, a guard that says so, or a stop that
+is asked for, leaves weights and moments as they were.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from services.learner.batching import Batch, MicroBatch, Row, collate, micro_batches
+from services.learner.batching import Batch, MicroBatch, Row, collate
 from services.learner.beforehand import Known, know, rewards_pay_kl
+from services.learner.guard.decision import Decision
+from services.learner.metrics import StepMetrics, Sums, TokenRecord
 from services.learner.model import PolicyModel
+from services.learner.objectives.kl import kl_estimate
+from services.learner.objectives.pairs import Pairs, preference_loss
 from services.learner.objectives.policy import LossTerms, Tokens, policy_loss
 from services.learner.objectives.presets import Objective
 from shared.errors import TemperError
-
-TAIL = 2.0
-"""A ratio p_learner/p_sampler beyond this factor, either way, is counted as the tail of the distribution."""
 
 
 class NonFiniteStepError(TemperError):
@@ -37,73 +38,10 @@ class StepAbandonedError(TemperError):
     """The service is asked to stop while a step was computed; the batch comes again after the restart."""
 
 
-@dataclass(slots=True)
-class StepMetrics:
-    """Means over the sampled tokens that had a gradient, unless said otherwise."""
+class Decides(Protocol):
+    """Who is asked between the gradient and the update."""
 
-    loss: float = 0.0
-    policy_loss: float = 0.0
-    kl_loss: float = 0.0
-    """Before its coefficient, with the loss's own weights."""
-    kl: float = 0.0
-    """k3 against the reference policy where there is one, else against the policy that sampled."""
-    entropy: float = 0.0
-    clip_fraction: float = 0.0
-    gradient_norm: float = 0.0
-    """Before clipping."""
-    effective_sample_size: float = 0.0
-    """(Σw)² / (n·Σw²) over tokens, w = p_learner/p_sampler: 1 where both agree, towards 0 where few tokens count."""
-    logprob_gap_mean: float = 0.0
-    """|log p_learner − log p_sampler|."""
-    logprob_gap_max: float = 0.0
-    tokens: int = 0
-    """Sampled tokens that had a gradient."""
-    computed_tokens: int = 0
-    """Positions that went through the model, padding included."""
-    seconds: float = 0.0
-    terms: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Running sums over micro-batches, in float64 on the host."""
-
-    tokens: int = 0
-    loss: float = 0.0
-    policy: float = 0.0
-    kl_loss: float = 0.0
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    weight: float = 0.0
-    weight_squared: float = 0.0
-    gap: float = 0.0
-    gap_max: float = 0.0
-    correction: float = 0.0
-    entropy_loss: float = 0.0
-    ratio_max: float = 0.0
-    ratio_high: int = 0
-    ratio_low: int = 0
-
-    def add(self, loss: Tensor, terms: LossTerms, new: Tensor, sampler: Tensor, entropy: Tensor) -> None:
-        gap = (new - sampler).detach().double()
-        ratio = torch.exp(gap.clamp(-30.0, 30.0))
-        self.tokens += gap.numel()
-        self.loss += float(loss)
-        self.policy += float(terms.policy.detach())
-        self.kl_loss += float(terms.kl.detach())
-        self.kl += float(terms.kl_tokens.double().sum())
-        self.entropy += float(entropy.double().sum())
-        self.clipped += float(terms.clipped.double().sum())
-        self.weight += float(ratio.sum())
-        self.weight_squared += float(ratio.square().sum())
-        self.gap += float(gap.abs().sum())
-        self.gap_max = max(self.gap_max, float(gap.abs().max()))
-        self.correction += float(terms.correction.double().sum())
-        self.entropy_loss += float(terms.entropy.detach())
-        self.ratio_max = max(self.ratio_max, float(ratio.max()))
-        self.ratio_high += int((ratio > TAIL).sum())
-        self.ratio_low += int((ratio < 1 / TAIL).sum())
+    def decide(self, metrics: StepMetrics, record: TokenRecord) -> Decision: ...
 
 
 class Step:
@@ -128,42 +66,68 @@ class Step:
         self._max_norm = max_gradient_norm
         self._reference = reference
         self._should_stop = should_stop
+        self._broken: NonFiniteStepError | None = None
+        """The first loss of this step that was not finite, where it was measured to its end all the same."""
 
     def take(
-        self, batch: Batch, objective: Objective, learning_rate: float, kl_coefficient: float
+        self,
+        batch: Batch,
+        objective: Objective,
+        learning_rate: float,
+        kl_coefficient: float,
+        ruling: Decides | None = None,
     ) -> StepMetrics:
-        """Trains on the batch. A batch in which nothing has a gradient changes nothing.
+        """Trains on the batch. A batch in which nothing has a gradient changes nothing, and neither does one that
+        `ruling` drops; it may also lower the rate.
 
-        Raises `NonFiniteStepError` and `StepAbandonedError`; the weights are untouched then.
+        Raises `NonFiniteStepError` (unless `ruling` has dropped the step) and `StepAbandonedError`; the weights are
+        untouched then.
         """
         began = time.perf_counter()
+        record = TokenRecord() if ruling is not None else None
         try:
-            sums, computed = self.accumulate(batch, objective, kl_coefficient)
-            norm = self._update(learning_rate, batch) if batch.rows else 0.0
+            sums, computed = self.accumulate(batch, objective, kl_coefficient, record)
+            norm = self._norm() if batch.rows else 0.0
+            metrics = sums.metrics(norm, computed)
+            if ruling is not None and record is not None:
+                metrics.decision = ruling.decide(metrics, record)
+            if batch.rows and not metrics.dropped:
+                self._check_finite(norm, batch)
+                factor = 1.0 if metrics.decision is None else metrics.decision.rate_factor
+                metrics.learning_rate = learning_rate * factor
+                self._update(metrics.learning_rate)
         finally:
+            self._broken = None
             self._optimizer.zero_grad(set_to_none=True)
-        metrics = _metrics(sums, norm, computed)
         metrics.seconds = time.perf_counter() - began
         return metrics
 
-    def accumulate(self, batch: Batch, objective: Objective, kl_coefficient: float) -> tuple[_Sums, int]:
-        """Adds the batch's gradient to the parameters; (sums, positions computed)."""
-        sums, computed = _Sums(), 0
-        cuts = micro_batches(batch.rows, self._micro_batch_tokens)
-        given = [Known()] * len(cuts)
+    def accumulate(
+        self, batch: Batch, objective: Objective, kl_coefficient: float, record: TokenRecord | None = None
+    ) -> tuple[Sums, int]:
+        """Adds the batch's gradient to the parameters; (sums, positions computed).
+
+        Raises `NonFiniteStepError` at the first loss that is not finite. With a `record` the rest is measured all the
+        same, and nothing more is added.
+        """
+        sums, computed = Sums(), 0
+        cuts = batch.cuts(self._micro_batch_tokens)
+        given: Iterator[Known] = iter([Known()] * len(cuts))
         if self._reference is not None and rewards_pay_kl(objective, kl_coefficient):
-            given = know(
-                map(self._collate, cuts),
-                batch,
-                objective,
-                kl_coefficient,
-                policy=self._policy,
-                reference=self._reference,
+            given = iter(
+                know(
+                    map(self._collate, cuts),
+                    batch,
+                    objective,
+                    kl_coefficient,
+                    policy=self._policy,
+                    reference=self._reference,
+                )
             )
         for rows, known in zip(cuts, given, strict=True):
             micro = self._collate(rows)
             computed += micro.ids.numel()
-            self._backward(micro, batch, objective, kl_coefficient, sums=sums, known=known)
+            self._backward(micro, batch, objective, kl_coefficient, sums=sums, known=known, record=record)
         return sums, computed
 
     def _collate(self, rows: list[Row]) -> MicroBatch:
@@ -178,17 +142,66 @@ class Step:
         objective: Objective,
         kl_coefficient: float,
         *,
-        sums: _Sums,
+        sums: Sums,
         known: Known,
+        record: TokenRecord | None,
     ) -> None:
         new, entropy = self._policy.statistics(micro, entropy_gradient=objective.entropy_coefficient > 0)
         tokens = self._tokens(micro, batch, objective, known, statistics=(new, entropy))
-        terms = policy_loss(tokens, objective)
+        if objective.kind == "preference":
+            terms = self._pair_terms(micro, batch, objective, tokens, sums)
+        else:
+            terms = policy_loss(tokens, objective)
         loss = terms.total(kl_coefficient, objective.entropy_coefficient)
         if not bool(torch.isfinite(loss)):
-            raise _not_finite("loss", self._culprits(micro, batch, new, tokens))
-        loss.backward()  # type: ignore[no-untyped-call]
+            broken = _not_finite("loss", self._culprits(micro, batch, new, tokens))
+            if record is None:
+                raise broken
+            self._broken = self._broken or broken
+        if self._broken is None:
+            if record is not None:
+                new.retain_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
         sums.add(loss.detach(), terms, new, tokens.sampler, entropy.detach())
+        if record is not None:
+            record.add(micro.attempts, terms, new, tokens.sampler, entropy)
+
+    def _pair_terms(
+        self, micro: MicroBatch, batch: Batch, objective: Objective, tokens: Tokens, sums: Sums
+    ) -> LossTerms:
+        """The loss of the pairs whose rows are in this micro-batch, in the form that every objective has."""
+        here = set(micro.attempts.tolist())
+        pairs = [pair for pair in batch.pairs if pair.chosen in here]
+        new = tokens.new
+
+        def of_pairs(values: list[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=new.device)
+
+        found = preference_loss(
+            Pairs(
+                new=new,
+                reference=None if objective.reference_free else tokens.reference,
+                rows=micro.attempts,
+                count=len(batch.attempts),
+                chosen=of_pairs([pair.chosen for pair in pairs]),
+                rejected=of_pairs([pair.rejected for pair in pairs]),
+                weight=new.new_full((len(pairs),), 1 / len(batch.pairs)),
+            ),
+            objective,
+        )
+        sums.add_pairs(found)
+        with torch.no_grad():
+            base = tokens.sampler if tokens.reference is None else tokens.reference
+            drift = kl_estimate(new, base, "k3")
+        nothing = new.new_zeros(())
+        return LossTerms(
+            policy=found.loss,
+            kl=nothing,
+            clipped=torch.zeros_like(new, dtype=torch.bool),
+            correction=torch.ones_like(new),
+            kl_tokens=drift,
+            entropy=nothing,
+        )
 
     def _tokens(
         self,
@@ -206,7 +219,7 @@ class Step:
             return table[micro.attempts].to(new.dtype)
 
         # A demonstration was sampled by nobody: its ratio to a sampler is 1 by definition.
-        sampler = new.detach() if objective.kind == "imitation" else micro.sampler.to(new.dtype)
+        sampler = new.detach() if batch.demonstrated else micro.sampler.to(new.dtype)
         reference = None if known.reference is None else known.reference.to(new.dtype)
         if reference is None and self._reference is not None:
             with torch.no_grad():
@@ -233,15 +246,23 @@ class Step:
         guilty = micro.attempts[wrong] if bool(wrong.any()) else micro.attempts
         return tuple(batch.attempts[index].trajectory_id for index in torch.unique(guilty).tolist())
 
-    def _update(self, learning_rate: float, batch: Batch) -> float:
+    def _norm(self) -> float:
+        """Of the whole gradient, which is clipped to its limit; not a number after a loss that was not finite."""
+        if self._broken is not None:
+            return math.nan
         parameters = [p for p in self._policy.model.parameters() if p.grad is not None]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._max_norm))
+        return float(torch.nn.utils.clip_grad_norm_(parameters, self._max_norm))
+
+    def _check_finite(self, norm: float, batch: Batch) -> None:
+        if self._broken is not None:
+            raise self._broken
         if not math.isfinite(norm):
             raise _not_finite("gradient norm", tuple(attempt.trajectory_id for attempt in batch.attempts))
+
+    def _update(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
-        return norm
 
 
 def _not_finite(what: str, trajectories: tuple[str, ...]) -> NonFiniteStepError:
@@ -250,34 +271,4 @@ def _not_finite(what: str, trajectories: tuple[str, ...]) -> NonFiniteStepError:
     )
     return NonFiniteStepError(
         f"the {what} is not finite; step refused, weights untouched; {shown}", trajectories
-    )
-
-
-def _metrics(sums: _Sums, norm: float, computed: int) -> StepMetrics:
-    n = max(1, sums.tokens)
-    size = sums.weight**2 / (n * sums.weight_squared) if sums.weight_squared > 0 else 0.0
-    return StepMetrics(
-        loss=sums.loss,
-        policy_loss=sums.policy,
-        kl_loss=sums.kl_loss,
-        kl=sums.kl / n,
-        entropy=sums.entropy / n,
-        clip_fraction=sums.clipped / n,
-        gradient_norm=norm,
-        effective_sample_size=size,
-        logprob_gap_mean=sums.gap / n,
-        logprob_gap_max=sums.gap_max,
-        tokens=sums.tokens,
-        computed_tokens=computed,
-        terms={
-            "policy": sums.policy,
-            "kl": sums.kl_loss,
-            "entropy": sums.entropy_loss,
-            "logprob_gap_mean": sums.gap / n,
-            "logprob_gap_max": sums.gap_max,
-            "correction_mean": sums.correction / n,
-            "ratio_max": sums.ratio_max,
-            "ratio_above_2": sums.ratio_high / n,
-            "ratio_below_half": sums.ratio_low / n,
-        },
     )

@@ -11,14 +11,13 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from services.learner.batching import Batch, assemble
+from services.learner.batching import Batch
 from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
 from services.learner.guard.kl_budget import KlBudget, KlState
@@ -26,14 +25,20 @@ from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Intake, Refused
 from services.learner.intake.offsets import ReplayGate, Shard
+from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel
 from services.learner.objectives.presets import Objective
-from services.learner.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer
+from services.learner.optimizer import learning_rate, make_optimizer
+from services.learner.pairing import batch_of
 from services.learner.publish import announcement, make_canary
 from services.learner.reference import ReferencePolicy
+from services.learner.restoring import optimizer_file, restore
+from services.learner.snapshot import Announcement, Origin, Snapshot, read_message
 from services.learner.stages import Progress, check_identity, check_stages, identity, stage_ended
-from services.learner.step import NonFiniteStepError, Step, StepMetrics
-from shared.contracts import GroupFate, Policy, decode, encode, schema_header
+from services.learner.start_from import start_from
+from services.learner.step import NonFiniteStepError, Step
+from services.learner.watch import Pause, Watch
+from shared.contracts import GroupFate, Policy, encode
 from shared.contracts import Step as StepMessage
 from shared.errors import TemperError
 from shared.settings import Settings, StageSettings
@@ -41,27 +46,6 @@ from shared.storage import ObjectStore
 
 MAX_REFUSALS = 3
 """Steps refused in a row before the run ends: by then it is not the data."""
-_MASTER = "master."
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a checkpoint will say, taken between two steps."""
-
-    progress: Progress
-    made_by: Progress
-    """Where the run was when the weights were made: differs at the end of a stage."""
-    state: dict[str, Any]
-    steps: tuple[StepMessage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """What may be told once a checkpoint is complete: the policy first, then the steps that it covers."""
-
-    policy: Policy
-    steps: tuple[StepMessage, ...]
-    seconds: float = 0.0
 
 
 class Trainer:
@@ -90,6 +74,9 @@ class Trainer:
         self._ancestry: list[dict[str, Any]] = []
         self.progress = Progress()
         self._kl = KlState(0.0)
+        self._watch = Watch(settings)
+        self._origin = Origin()
+        self._cache = Path(settings.run_folder) / "cache"
         self.intake = Intake(settings.run.name, self._samples)
         self.gate = ReplayGate()
         self._terms = self._make_terms()
@@ -102,41 +89,32 @@ class Trainer:
         Raises `StorageError` (damaged, disk full) and `ConfigError` (another configuration's checkpoint).
         """
         self._checkpoints.discard_incomplete()
-        saved = self._checkpoints.newest(Path(self._settings.run_folder) / "cache")
+        saved = self._checkpoints.newest(self._cache)
         if saved is not None:
             return self._restore(saved)
         self._begin_stage()
+        if self.starts_from:
+            self._take_weights()
         return self.write(self._snapshot({}, self.progress))
 
     def _restore(self, saved: Checkpoint) -> Announcement:
         state = saved.state
         shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
         check_identity(state["identity"], identity(self._settings, shapes), self._settings.run.name)
-        masters = {
-            name.removeprefix(_MASTER): tensor
-            for name, tensor in saved.optimizer.items()
-            if name.startswith(_MASTER)
-        }
-        weights = {**saved.weights, **masters}
-        with torch.no_grad():
-            for name, tensor in self._policy.named_tensors().items():
-                tensor.copy_(weights[name])
-        restore_optimizer(
-            self._policy,
-            self._optimizer,
-            {k: v for k, v in saved.optimizer.items() if not k.startswith(_MASTER)},
-        )
+        restore(self._policy, self._optimizer, saved)
         torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(state["rng"])), dtype=torch.uint8))
         self.progress = Progress(state["step"], state["stage_index"], state["stage_step"])
         self._kl = KlState(state["kl_coefficient"], state.get("kl_since_refresh", 0))
+        self._watch = Watch(self._settings, state.get("watch"))
+        self._origin = Origin(*state.get("origin", ()))
         self._ancestry = [*state["ancestry"], {"lineage": state["lineage"], "until_step": state["step"]}]
         self.intake = Intake(self._settings.run.name, self._samples, state["intake"])
         self.gate = ReplayGate(state["intake"]["offsets"])
         self._terms = self._make_terms()
-        if self.objective is not None and self.objective.kl_coefficient > 0:
-            self._reference.load(self._policy, state["reference"], Path(self._settings.run_folder) / "cache")
-        steps = tuple(_message(StepMessage, body) for body in state["steps"])
-        return Announcement(_message(Policy, state["policy"]), steps)
+        if self.objective is not None and self.objective.needs_reference:
+            self._reference.load(self._policy, state["reference"], self._cache)
+        steps = tuple(read_message(StepMessage, body) for body in state["steps"])
+        return Announcement(read_message(Policy, state["policy"]), steps)
 
     # Where the run is
 
@@ -162,11 +140,46 @@ class Trainer:
     def version(self) -> int:
         return self.progress.step
 
+    @property
+    def pause(self) -> Pause | None:
+        """The guard's, until `resume`."""
+        return self._watch.pause
+
+    def resume(self, step: int) -> bool:
+        """Whether a word to go on after `step` ends the pause."""
+        return self._watch.resume(step)
+
+    # Other weights
+
+    @property
+    def starts_from(self) -> str:
+        """Where the stage's weights are still to be taken from; empty where they are there."""
+        begun = self.finished or self.progress.stage_step > 0
+        return "" if begun or self._origin.stage_index == self.progress.stage_index else self.stage.start_from
+
+    def adopt(self) -> StepMessage:
+        """Blocking. Takes the weights that the stage starts from, as a step of its own: its policy is another one
+        than that of the stage before. Seal and write follow. Raises as `start_from`."""
+        source, stage = self.starts_from, self.stage
+        self.progress = self.progress.adopted()
+        self._take_weights()
+        self._reference.renew()
+        self._watch.begin_stage()
+        record = self._record(self.progress, [], StepMetrics(), {}, (f"{stage.kind} starts from {source}",))
+        self._unsaved.append(record)
+        return record
+
+    def _take_weights(self) -> None:
+        start_from(self.starts_from, self._policy, self._settings.learner, self._cache)
+        self._origin = Origin(self.progress.stage_index, self.version)
+        self._terms = self._make_terms()
+
     # Batches
 
     def review(self) -> tuple[list[GroupFate], list[Refused]]:
         """Resolves complete groups that can take no place in a batch; what became of them, and why."""
-        fates, refused = self.intake.review(self.progress.stage_index, self._terms)
+        fates, refused, judged = self.intake.review(self.progress.stage_index, self._terms)
+        self._watch.judged(judged)
         self._dropped += sum("zero_signal" in fate.fates for fate in fates)
         return fates, refused
 
@@ -185,18 +198,18 @@ class Trainer:
         if len(counted) >= self.stage.groups_per_step:
             return counted[: self.stage.groups_per_step]
         drawn = self._terms.objective.max_drawn_batches * self.stage.groups_per_step
-        return counted if self._terms.objective.dynamic_sampling and self._dropped >= drawn else None
+        return counted if self._terms.objective.skips_ties and self._dropped >= drawn else None
 
     def _counted(self) -> list[JudgedGroup]:
         return self.intake.counted(self.progress.stage_index, self._terms)
 
     def train(self, groups: list[JudgedGroup]) -> tuple[Batch, StepMetrics]:
-        """Blocking. One optimizer step.
+        """Blocking. One optimizer step, or a roll-back where the guard says so.
 
         Raises `NonFiniteStepError` (weights untouched; see `refuse`) and `StepAbandonedError`.
         """
         objective, stage = self._terms.objective, self.stage
-        batch = assemble(
+        batch = batch_of(
             groups, objective, self._settings.learner.micro_batch_tokens, pack=self._policy.packs
         )
         step = Step(
@@ -208,11 +221,19 @@ class Trainer:
             should_stop=self._should_stop,
         )
         rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
-        return batch, step.take(batch, objective, rate, self.kl_coefficient)
+        referred = self._reference.model is not None
+        ruling = self._watch.ruling(self.progress.step + 1, groups, batch, referred=referred)
+        metrics = step.take(batch, objective, rate, self.kl_coefficient, ruling)
+        target = metrics.decision.roll_back_to if metrics.decision else None
+        if target is not None:
+            # Weights, masters and moments alone: what was read, trained and resolved stays so.
+            restore(self._policy, self._optimizer, self._checkpoints.load(target, self._cache))
+        return batch, metrics
 
     def refuse(self, groups: list[JudgedGroup], error: NonFiniteStepError) -> list[GroupFate]:
         """Resolves the groups that a refused step named. Raises `TemperError` after too many in a row."""
         self._refusals += 1
+        self._watch.refused()
         if self._refusals >= MAX_REFUSALS:
             raise TemperError(
                 f"{self._refusals} steps in a row were not finite at step {self.progress.step + 1}: "
@@ -237,25 +258,16 @@ class Trainer:
     ) -> tuple[StepMessage, list[tuple[str, int, str, Refusal]]]:
         """Resolves the batch and advances: the step's record, and its refused attempts by name."""
         self._refusals = self._dropped = 0
-        stage, done = self.stage, self.progress.advanced()
+        done = self.progress.advanced()
         for group in groups:
-            self.intake.resolve(group.group_id, group.fates())
+            self.intake.resolve(group.group_id, group.fates(metrics.dropped))
+        self._watch.judged(groups)
+        notes = self._watch.booked(done.step, metrics.decision)
         if stage_ended(done, self._settings.stages):
             self.intake.close_stage(done.stage_index)
-        record = step_record(
-            run_id=self._settings.run.name,
-            lineage=self.lineage,
-            progress=done,
-            stage=stage,
-            groups=groups,
-            metrics=metrics,
-            fates=self.intake.take_fates(),
-            ledger=self.intake.ledger,
-            kl_coefficient=self.kl_coefficient,
-            version=self.version,
-            seconds=seconds,
-        )
-        attempts = sum(len(group.usable) for group in groups) if metrics.tokens else 0
+        record = self._record(done, groups, metrics, seconds, notes)
+        learnt = bool(metrics.tokens) and not metrics.dropped
+        attempts = sum(len(group.usable) for group in groups) if learnt else 0
         self._kl = KlBudget.of(self._terms.objective).stepped(self._kl, metrics.kl, attempts)
         self.progress = done
         self._terms = self._make_terms()
@@ -266,12 +278,38 @@ class Trainer:
             for index, refusal in group.refusals.items()
         ]
 
+    def _record(
+        self,
+        done: Progress,
+        groups: list[JudgedGroup],
+        metrics: StepMetrics,
+        seconds: Mapping[str, float],
+        notes: tuple[str, ...],
+    ) -> StepMessage:
+        """Of the step that `done` counts in: it books every group that was resolved since the one before."""
+        return step_record(
+            run_id=self._settings.run.name,
+            lineage=self.lineage,
+            progress=done,
+            stage=self._settings.stages[done.stage_index],
+            groups=groups,
+            metrics=metrics,
+            fates=self.intake.take_fates(),
+            ledger=self.intake.ledger,
+            kl_coefficient=self.kl_coefficient,
+            version=self.version,
+            seconds=seconds,
+            notes=notes,
+        )
+
     # Checkpoints
 
     def checkpoint_due(self) -> bool:
         every = self._settings.learner.checkpoint_every
         return bool(self._unsaved) and (
-            self.progress.step % every == 0 or stage_ended(self.progress, self._settings.stages)
+            self.progress.step % every == 0
+            or stage_ended(self.progress, self._settings.stages)
+            or self._watch.wants_checkpoint
         )
 
     def seal(self, positions: Mapping[Shard, int]) -> Snapshot:
@@ -314,6 +352,7 @@ class Trainer:
                 ),
             }
             self._checkpoints.complete(step, weights, self._optimizer_file(), state)
+            self._watch.written(snapshot.guard)
         except BaseException:
             self._checkpoints.discard(step)
             raise
@@ -324,27 +363,25 @@ class Trainer:
         """Blocking. Once a newer policy is announced, the large files of old checkpoints may go."""
         keep = self._settings.learner.keep_checkpoints
         self._reference.prune(keep)
-        return self._checkpoints.prune(keep)
+        return self._checkpoints.prune(keep, self._watch.good)
 
     def _optimizer_file(self) -> dict[str, torch.Tensor]:
-        tensors = optimizer_tensors(self._policy, self._optimizer)
-        if self._policy.served is not torch.float32:
-            tensors.update({f"{_MASTER}{k}": v for k, v in self._policy.named_tensors().items()})
-        return tensors
+        return optimizer_file(self._policy, self._optimizer)
 
     def _begin_stage(self) -> None:
         """A stage starts with a fresh optimizer: moments of another objective mislead it."""
         self._optimizer.state.clear()
         self._reference.drop()
+        self._watch.begin_stage()
         objective = self.objective
         if objective is not None:
-            budget = KlBudget.of(objective)
-            self._kl = budget.begin()
-            self._reference.wanted = budget.needs_reference
+            self._kl = KlBudget.of(objective).begin()
+            self._reference.wanted = objective.needs_reference
         self._terms = self._make_terms()
 
     def _snapshot(self, positions: Mapping[Shard, int], made_by: Progress) -> Snapshot:
         shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
+        guard = self._watch.covered(self.progress.step)
         state = {
             "run_id": self._settings.run.name,
             "step": self.progress.step,
@@ -354,29 +391,25 @@ class Trainer:
             "ancestry": self._ancestry,
             "kl_coefficient": self._kl.coefficient,
             "kl_since_refresh": self._kl.since_refresh,
+            "watch": self._watch.to_state(guard),
+            "origin": [self._origin.stage_index, self._origin.version],
             "intake": self.intake.to_state(positions),
             "identity": identity(self._settings, shapes),
             "rng": base64.b64encode(np.asarray(torch.get_rng_state()).tobytes()).decode("ascii"),
         }
-        return Snapshot(self.progress, made_by, state, tuple(self._unsaved))
+        return Snapshot(self.progress, made_by, state, tuple(self._unsaved), guard)
 
     def _make_terms(self) -> Terms:
         """Made anew whenever version or stage change: judgements are kept as long as they are the same object."""
         last = min(self.progress.stage_index, len(self._settings.stages) - 1)
+        stage = self._settings.stages[last]
         return Terms(
             objective=self._objectives[last],
             vocabulary=self._policy.vocabulary,
             max_tokens=self._policy.max_tokens,
             version=self.version,
             max_lag=self._settings.scheduler.max_lag,
-            temperature=self._settings.stages[last].temperature,
+            temperature=stage.temperature,
+            data=bool(stage.data),
+            first_version=self._origin.version if self._origin.stage_index == last else 0,
         )
-
-
-def _message(kind: type[Any], body: Any) -> Any:
-    return decode(schema_header(kind), json.dumps(body).encode())
-
-
-def with_seconds(steps: tuple[StepMessage, ...], **seconds: float) -> tuple[StepMessage, ...]:
-    """The steps with what was not known yet when their checkpoint was written."""
-    return tuple(step.model_copy(update={"seconds": {**step.seconds, **seconds}}) for step in steps)

@@ -15,7 +15,7 @@ import structlog
 
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
-from shared.contracts.control import Control
+from shared.contracts.control import Control, Evaluation
 from shared.errors import TemperError
 from shared.settings import Settings
 
@@ -37,6 +37,10 @@ class ControlWatcher:
         """Group ids that nobody needs any more."""
         self.domains: dict[str, Control] = {}
         """The newest word, hold or lift, on every domain that was ever held back."""
+        self.evaluations: set[str] = set()
+        """Names of those that are complete."""
+        self.resumed = -1
+        """The newest step after which a paused learner was told to go on."""
         self.caught_up = asyncio.Event()
         """Set once everything that was on the topic at the start has been read."""
 
@@ -61,11 +65,15 @@ class ControlWatcher:
 
     def observe(self, message: object) -> None:
         """Take one message of the topic into account."""
+        if isinstance(message, Evaluation) and message.run_id == self._settings.run.name:
+            self.evaluations.add(message.name)
         if not isinstance(message, Control) or message.run_id != self._settings.run.name:
             return
         if message.kind == "end":
             self.reason = message.reason
             self.ended.set()
+        elif message.kind == "resume":
+            self.resumed = max(self.resumed, message.step)
         elif message.domain:
             self.domains[message.domain] = message
         else:

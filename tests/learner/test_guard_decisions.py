@@ -14,7 +14,6 @@ from services.learner.guard.decision import Decision
 from services.learner.guard.facts import Contribution, StepFacts
 from services.learner.guard.guard import Guard
 from services.learner.guard.state import GuardState
-from services.learner.stages import check_stages
 from shared.errors import ConfigError
 from shared.settings import GuardBound, GuardSettings, parse_settings
 
@@ -288,13 +287,6 @@ def test_bounds_are_declared_in_the_run() -> None:
     assert declared == GuardSettings(
         window=4, bounds=(GuardBound(metric="kl", limit=0.5, action="roll_back"),)
     )
-
-
-def test_a_learner_that_does_not_act_on_bounds_says_so() -> None:
-    """To be replaced by the guard at work."""
-    settings = parse_settings(tomllib.loads(RUN + '[[guard.bounds]]\nmetric = "kl"\nlimit = 0.5\n'))
-    with pytest.raises(ConfigError, match="does not act on them yet: remove them"):
-        check_stages(settings)
 
 
 @pytest.mark.parametrize(

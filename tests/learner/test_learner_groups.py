@@ -195,7 +195,7 @@ def test_an_infrastructure_fault_needs_no_reward() -> None:
     assert feed(broken) == "filled"
     assert feed(trajectory(sample=1)) == "waits"
     assert feed(reward(trajectory(sample=1))) == "completed"
-    fates, refused = feed.intake.review(0, terms(version=0))
+    fates, refused, _ = feed.intake.review(0, terms(version=0))
     assert fates[0].fates == ("faulted", "zero_signal")
     assert [(r[1], r[3].reason) for r in refused] == [(0, "the engine died")]
 

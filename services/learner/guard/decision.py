@@ -57,6 +57,11 @@ class Decision:
     because: str = ""
     """Why the action is another than the bounds declare; empty where it is theirs."""
 
+    @property
+    def drops(self) -> bool:
+        """Whether the gradient of this step is not applied."""
+        return self.action in ("skip_batch", "roll_back", "pause")
+
     def words(self) -> str:
         """One line for the log and the control topic."""
         what = {

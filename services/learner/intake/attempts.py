@@ -26,10 +26,27 @@ class Terms:
     """The learner's current policy version."""
     max_lag: int
     temperature: float = 1.0
+    data: bool = False
+    """The stage learns from a data set: its answers were sampled by nobody."""
+    first_version: int = 0
+    """The policy that the stage began with, where it began from other weights: nothing older is of this stage."""
 
     @property
     def imitation(self) -> bool:
         return self.objective.kind == "imitation"
+
+    @property
+    def preference(self) -> bool:
+        return self.objective.kind == "preference"
+
+    @property
+    def demonstrated(self) -> bool:
+        return self.imitation or self.data
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version whose tokens are trained on."""
+        return max(self.version - self.max_lag, self.first_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +84,13 @@ def refuse(slot: FilledSlot, terms: Terms) -> Refusal | None:
     if trajectory.stop_reason == "length" and terms.objective.truncated == "drop":
         return Refusal("over_length", f"ran into max_tokens {trajectory.sampling.max_tokens}")
     oldest = oldest_version(trajectory)
-    if not terms.imitation and oldest < terms.version - terms.max_lag:
-        return Refusal("stale", f"sampled by version {oldest}, now {terms.version}, max_lag {terms.max_lag}")
+    if not terms.demonstrated and oldest < terms.oldest:
+        because = (
+            f"the stage began with {terms.first_version}"
+            if terms.oldest == terms.first_version
+            else f"max_lag {terms.max_lag}"
+        )
+        return Refusal("stale", f"sampled by version {oldest}, now {terms.version}, {because}")
     return None
 
 
@@ -77,9 +99,13 @@ def _broken(trajectory: Trajectory, terms: Terms) -> str:
     if empty:
         return empty.reason
     demonstration = trajectory.sampling_mode == "demonstration"
-    if demonstration != terms.imitation:
+    if demonstration != terms.demonstrated:
         return f"sampling mode {trajectory.sampling_mode!r} in a stage that " + (
-            "imitates demonstrations" if terms.imitation else "learns from rewards"
+            "learns from a data set"
+            if terms.data
+            else "imitates demonstrations"
+            if terms.imitation
+            else "learns from rewards"
         )
     for sequence in trajectory.sequences:
         found = check_sequence(

@@ -1,7 +1,8 @@
 """Judges a complete group as a whole.
 
 Invariant: every slot of a judged group has exactly one fate. A group with refused attempts trains with the rest
-if at least two are left and their rewards differ; without that the rest is `zero_signal`.
+if at least two are left and their rewards differ; without that the rest is `zero_signal`. Of a pair both answers are
+trained on or none.
 """
 
 from __future__ import annotations
@@ -32,11 +33,21 @@ class JudgedGroup:
     signal: bool
     silence: BadData | None = None
     """Why a group whose attempts are compared has no signal; None where it has one."""
+    pair: tuple[int, int] | None = None
+    """Of a preference objective: the sample indices of the better and the worse answer."""
 
-    def fates(self) -> dict[int, Fate]:
-        """What each slot becomes in a batch."""
-        rest: Fate = "trained" if self.signal else "zero_signal"
-        return {index: self.refusals[index].fate if index in self.refusals else rest for index in self.slots}
+    def fates(self, dropped: bool = False) -> dict[int, Fate]:
+        """What each slot becomes in a batch; `dropped`: in one whose gradient the guard did not let pass."""
+        taught: Fate = "skipped" if dropped else "trained"
+        out: dict[int, Fate] = {}
+        for index in self.slots:
+            if index in self.refusals:
+                out[index] = self.refusals[index].fate
+            elif not self.signal:
+                out[index] = "zero_signal"
+            else:
+                out[index] = "unpaired" if self.pair and index not in self.pair else taught
+        return out
 
     def usable_slots(self) -> list[FilledSlot]:
         return [self.slots[index] for index in self.usable]
@@ -45,7 +56,7 @@ class JudgedGroup:
         """Whether it takes a place in a batch; otherwise it is resolved at once and another is awaited."""
         if terms.imitation:
             return bool(self.usable)
-        if terms.objective.dynamic_sampling:
+        if terms.objective.skips_ties:
             return self.signal
         return len(self.usable) >= 2
 
@@ -60,6 +71,8 @@ def judge(group_id: str, slots: Mapping[int, FilledSlot], terms: Terms) -> Judge
         return JudgedGroup(
             group_id, ordered, refusals, usable, dict.fromkeys(usable, 1.0), signal=bool(usable)
         )
+    if terms.preference:
+        return _judge_pair(group_id, ordered, refusals, usable, terms.data)
     kind = terms.objective.advantage
     rewards = [shaped_reward(ordered[index], terms.objective) for index in usable]
     # Dynamic sampling asks what the verifier found: lengths must not make a group of failures worth keeping.
@@ -76,6 +89,39 @@ def judge(group_id: str, slots: Mapping[int, FilledSlot], terms: Terms) -> Judge
         advantages=dict(zip(usable, values.tolist(), strict=True)),
         signal=signal,
         silence=None if signal else check_group(found),
+    )
+
+
+def _judge_pair(
+    group_id: str,
+    slots: Mapping[int, FilledSlot],
+    refusals: Mapping[int, Refusal],
+    usable: tuple[int, ...],
+    data: bool,
+) -> JudgedGroup:
+    """A data set's pair is its first and second slot; of a verified group the best and the worst attempt make one
+    (of equal ones the first), and a tie makes none."""
+    pair: tuple[int, int] | None = None
+    silence: BadData | None = None
+    if data:
+        pair = (0, 1) if usable == (0, 1) else None
+    else:
+        rewards = {index: verified_reward(slots[index]) for index in usable}
+        silence = check_group(list(rewards.values()))
+        if silence is None:
+            pair = max(usable, key=rewards.__getitem__), min(usable, key=rewards.__getitem__)
+    sides = dict.fromkeys(usable, 0.0)
+    if pair:
+        sides |= {pair[0]: 1.0, pair[1]: -1.0}
+    return JudgedGroup(
+        group_id=group_id,
+        slots=slots,
+        refusals=refusals,
+        usable=usable,
+        advantages=sides,
+        signal=pair is not None,
+        silence=silence,
+        pair=pair,
     )
 
 

@@ -95,15 +95,17 @@ class Intake:
 
     # Groups out
 
-    def review(self, stage_index: int, terms: Terms) -> tuple[list[GroupFate], list[Refused]]:
+    def review(
+        self, stage_index: int, terms: Terms
+    ) -> tuple[list[GroupFate], list[Refused], list[JudgedGroup]]:
         """Resolves every complete group of the stage that can take no place in a batch; says which and why."""
         fates: list[GroupFate] = []
         refused: list[Refused] = []
-        for judged in self._judged(stage_index, terms):
-            if not judged.counts(terms):
-                fates.append(self.resolve(judged.group_id, judged.fates()))
-                refused += named_refusals(judged)
-        return fates, refused
+        out = [judged for judged in self._judged(stage_index, terms) if not judged.counts(terms)]
+        for judged in out:
+            fates.append(self.resolve(judged.group_id, judged.fates()))
+            refused += named_refusals(judged)
+        return fates, refused, out
 
     def batch(self, stage_index: int, terms: Terms, groups: int) -> list[JudgedGroup] | None:
         """The first `groups` complete groups that count, in order of completion; None while there are fewer."""

@@ -114,6 +114,18 @@ class Objective(BaseModel):
             raise ValueError("kl_place 'reward' needs an objective with rewards; use 'loss'")
         return self
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the policy of the stage's beginning is kept, frozen, to be measured against."""
+        if self.kind == "preference":
+            return not self.reference_free
+        return self.kl_coefficient > 0
+
+    @property
+    def skips_ties(self) -> bool:
+        """Whether a group that is all alike takes no place in a batch."""
+        return self.dynamic_sampling or self.kind == "preference"
+
     def overlong_tokens(self, limit: int) -> int:
         """Tokens before a limit of `limit` over which the length penalty grows; 0 is no penalty."""
         return self.overlong_cache or math.floor(self.overlong_fraction * limit)

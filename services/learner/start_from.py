@@ -1,0 +1,78 @@
+"""The weights that a stage begins with where they are not those of the stage before.
+
+Invariant: they are of the run's own model, tensor for tensor, or they are refused by name; a checkpoint's digests are
+checked. Nothing but weights is taken: moments, offsets and progress are the run's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import Tensor
+
+from services.learner.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
+from services.learner.model import PolicyModel, load_policy
+from services.learner.restoring import master_weights, put
+from services.learner.tensorfile import read_tensors
+from shared.errors import ConfigError, DependencyError, StorageError
+from shared.settings import LearnerSettings, ModelSettings
+from shared.storage import ObjectStore
+
+
+def start_from(source: str, policy: PolicyModel, learner: LearnerSettings, cache: Path) -> None:
+    """Blocking. Puts the weights of `source`, a checkpoint's folder (path or URI) or a Hugging Face folder.
+
+    Raises `ConfigError` (neither, or of another model), `DependencyError` and `StorageError` (damaged).
+    """
+    found = _of_checkpoint(source, cache)
+    if found is None:
+        folder = Path(source)
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"start_from {source!r} is no checkpoint (no {MANIFEST}) and no Hugging Face folder (no config.json); "
+                f"a checkpoint is a folder such as runs/<name>/objects/checkpoints/<name>/00000012"
+            )
+        found = _of_model(source, learner)
+    _check_fit(source, policy, found)
+    put(policy, found)
+
+
+def _of_checkpoint(source: str, cache: Path) -> dict[str, Tensor] | None:
+    """None where the folder is no complete checkpoint."""
+    store = ObjectStore(source if "://" in source else f"file://{Path(source).absolute()}")
+    if not store.exists(MANIFEST):
+        return None
+    try:
+        files = json.loads(store.get_bytes(store.uri_of(MANIFEST)))["files"]
+        digests = {name: str(files[name]["sha256"]) for name in (WEIGHTS, OPTIMIZER)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"start_from {source!r}: its {MANIFEST} is damaged: {error}") from error
+    for name in digests:
+        if not store.exists(name):
+            raise ConfigError(
+                f"start_from {source!r}: its {name} was pruned; name a newer checkpoint, or raise "
+                "learner.keep_checkpoints of the run that made it"
+            )
+    weights, optimizer = (
+        read_tensors(store.fetch(store.uri_of(name), digest, cache)) for name, digest in digests.items()
+    )
+    return master_weights(weights, optimizer)
+
+
+def _of_model(source: str, learner: LearnerSettings) -> dict[str, Tensor]:
+    """In float32, as every master weight is."""
+    try:
+        return load_policy(ModelSettings(path=source), learner).named_tensors()
+    except DependencyError as error:
+        raise DependencyError(f"start_from: {str(error).replace('model.path ', '')}") from error
+
+
+def _check_fit(source: str, policy: PolicyModel, found: dict[str, Tensor]) -> None:
+    for name, tensor in policy.named_tensors().items():
+        shape = list(found[name].shape) if name in found else None
+        if shape != list(tensor.shape):
+            raise ConfigError(
+                f"start_from {source!r} is of another model than model.path: tensor {name} "
+                + ("is not in it" if shape is None else f"is {shape}, the run's is {list(tensor.shape)}")
+            )
