@@ -148,7 +148,7 @@ class OneRun:
         try:
             process = await self._keeper.spawn(
                 self._argv(), {}, {0: theirs[0], 1: theirs[1], 2: theirs[2], LOG_DESCRIPTOR: theirs[3]},
-                self._group.joins, init=Init(theirs[4], look_s), door=PORT if self._site.network else 0,
+                self._group.joins, init=Init(theirs[4], look_s, tuple(self._places.values())), door=PORT if self._site.network else 0,
             )  # fmt: skip
         except BaseException:
             _close(ours)

@@ -156,6 +156,32 @@ def test_a_workspace_that_was_full_before_is_no_reason(jail: Jailer) -> None:
     assert jail.wait(work()) == [disk, exited, exited, exited, exited, disk]
 
 
+def test_a_run_holds_nothing_of_others(jail: Jailer) -> None:
+    """A copy of another session's layers would keep them in use: it could not be snapshot while this one runs."""
+
+    async def work() -> list[bytes]:
+        sandbox, seen = jail.sandbox, []
+        async with await sandbox.session() as first, await sandbox.session() as second:
+            fork = await first.fork()
+            for session in (second, fork):
+                assert (await session.exec(sh("echo 1 > f; ln f g"))).ok
+            long = asyncio.ensure_future(first.exec(sh("sleep 60"), Limits(wall_s=60)))
+            await asyncio.sleep(0.5)
+            for session in (second, fork):
+                snapshot = await session.snapshot()
+                assert (await session.exec(sh("echo 2 > f"))).ok
+                await session.roll_back(snapshot)
+                seen.append((await session.exec(sh("cat f g"))).stdout)
+            assert not long.done(), "it must have run all the while"
+            long.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await long
+            await fork.close()
+            return seen
+
+    assert jail.wait(work()) == [b"1\n1\n"] * 2
+
+
 def test_a_cancelled_run_is_cleared_away_first(jail: Jailer) -> None:
     async def cancelled(after_s: float) -> None:
         task = asyncio.ensure_future(jail.sandbox.run(sh("sleep 60 & setsid sleep 60"), LIMITS))

@@ -42,10 +42,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """How a process 1 reports: into which pipe, and how often it looks (0: only at the end). See `keeper/init.py`."""
+    """How a process 1 reports: into which pipe, and how often it looks (0: only at the end). See `keeper/init.py`.
+
+    `needs`: the mounts of runs and sessions that this run is made with, as the keeper sees them; it holds no other.
+    """
 
     report: int
     look_s: float = 0.0
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,8 @@ class KeeperClient:
             # Covered for this run; not where the run itself needs what is in it.
             needed = any(path.startswith("/tmp/") for path in (self._folder, argv[0]))
             scratch = "" if needed else "/tmp"
-            body["init"] = {"scratch": scratch, "look_s": init.look_s}
+            others = [f"{self._folder}/{name}/" for name in ("runs", "sessions")]
+            body["init"] = {"scratch": scratch, "look_s": init.look_s, "others": others, "needs": init.needs}
             first = [init.report]
         answer, passed = await self._ask(body, [*first, *descriptors.values(), *joins])
         pid = answer["pid"]

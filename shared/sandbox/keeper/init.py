@@ -21,7 +21,7 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +32,7 @@ from shared.sandbox.keeper.kernel import (
     MS_NOSUID,
     MS_PRIVATE,
     MS_REC,
+    detach,
     mount,
     unshare,
 )
@@ -50,6 +51,7 @@ def run_init(
     report, rest = descriptors[0], descriptors[1:]
     unshare(CLONE_NEWNS, "a mount namespace for a run")
     mount("none", "/", "", MS_REC | MS_PRIVATE, "")
+    let_go(request["others"], request["needs"])
     mount("proc", PROC, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2")
     if request["scratch"]:
         # nsjail makes its mount points in /tmp and leaves them there: so not in the machine's.
@@ -67,6 +69,30 @@ def run_init(
     os.set_blocking(report, True)
     _say(report, {"status": status, "left": left, "cpu": _cpu_of_ended()})
     os._exit(0)
+
+
+def let_go(others: Sequence[str], needs: Sequence[str]) -> None:
+    """Unmounts, in this namespace, what is below one of `others` and is not needed.
+
+    The new namespace holds a copy of every mount of the keeper's. A copy of a session's overlay keeps its layers in
+    use, and the session could not be snapshot while we run (EBUSY, seen); a copy of another run's tmpfs keeps its
+    memory. The keeper waits for our program's start, so none of it changes meanwhile.
+    """
+    gone: list[str] = []
+    for point in _mount_points():
+        if not any(point.startswith(place) for place in others) or any(
+            need == point or need.startswith(point + "/") for need in needs
+        ):
+            continue
+        if not any(point.startswith(above + "/") for above in gone):
+            detach(point)
+            gone.append(point)
+
+
+def _mount_points() -> list[str]:
+    """From above to below. Names below the keeper's folder are ours: no escapes in them."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return sorted(line.split(" ", 5)[4] for line in lines)
 
 
 def _close_all_but(kept: int) -> None:

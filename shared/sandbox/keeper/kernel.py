@@ -13,6 +13,7 @@ PR_SET_PDEATHSIG = 1
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_REC, MS_PRIVATE, MS_BIND, MS_NOATIME = 0x4000, 1 << 18, 0x1000, 1 << 10
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MNT_DETACH = 2
 
 
 def check(result: int, what: str) -> int:
@@ -26,6 +27,11 @@ def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
     fields = [text.encode() if text else None for text in (source, target, kind)]
     options = data.encode() if data else None
     check(LIBC.mount(*fields, ctypes.c_ulong(flags), options), f"mount {kind or source} on {target}")
+
+
+def detach(target: str) -> None:
+    """With all that is mounted below it."""
+    check(LIBC.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
 
 def unshare(flags: int, what: str) -> None:

@@ -11,7 +11,7 @@ Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
 `cgroup.procs` files that the child joins before it starts the program; `{"id", "op": "signal", "pid", "signal"}`;
 `{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
 descriptor comes back; `{"id", "op": "space", "paths"}`: `{"space": [[block size, blocks, free, files, free], …]}`.
-A spawn with `"init": {"scratch", "look_s"}` is made in a pid namespace of its own, under `keeper/init.py`:
+A spawn with `"init": {"scratch", "look_s", "others", "needs"}` is made in a pid namespace of its own, under `keeper/init.py`:
 its first descriptor is then the report pipe, and the process that is named and ends is that init. With `"door": port`
 it has a network namespace of its own, and the listening socket at that port of its loopback comes back. Every request is
 answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned process by
