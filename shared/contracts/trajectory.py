@@ -16,7 +16,21 @@ from shared.contracts.base import Message, Part
 from shared.contracts.slot import Purpose, Slot, Stage
 from shared.contracts.task import DomainRef, Role, Sampling
 
-StopReason = Literal["stop", "length", "turns", "deadline", "demonstration", "infrastructure", "cancelled"]
+StopReason = Literal[
+    "stop",
+    "length",
+    "turns",
+    "deadline",
+    "demonstration",
+    "infrastructure",
+    "cancelled",
+    "tokens",
+    "context",
+    "calls",
+]
+"""stop: the policy ended it (its end token without a call, or `submit`). length: one turn reached its token limit.
+Limits of the whole attempt: turns, tokens (sampled ones), context (no room for another turn), calls (of tools),
+deadline (wall time)."""
 SamplingMode = Literal["sampled", "greedy", "demonstration"]
 
 NOT_SAMPLED = -1
@@ -74,7 +88,10 @@ class ToolCall(Part):
     arguments: dict[str, Any] = Field(default_factory=dict)
     result: str = ""
     error: str = ""
+    """What the policy did wrong, as it was told; a fault of ours ends the attempt and is in no call."""
     seconds: float = 0.0
+    turn: int = Field(default=0, ge=0)
+    """Of the policy, counted from 0."""
 
 
 class Timings(Part):
@@ -107,6 +124,10 @@ class Trajectory(Message):
     fault: str = ""
     """Why there is no attempt (stop_reason `infrastructure`)."""
     tool_calls: tuple[ToolCall, ...] = ()
+    malformed_calls: int = Field(default=0, ge=0)
+    """What looked like a call and could not be read; each was answered with an error."""
+    turns: int = Field(default=0, ge=0)
+    """Turns that the policy took; 0 where nobody counted (a single answer)."""
     final_answer: str = ""
     """The text of the last assistant turn, special tokens removed: what the verifier reads."""
     artifacts: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""How a policy writes a tool call, and how it is answered: one adapter a format."""

@@ -1,0 +1,1 @@
+"""Tools: typed functions that a policy may call, independent of any model."""

@@ -1,0 +1,74 @@
+"""From the names in a task to the tools of an attempt.
+
+Invariant: an attempt has exactly the tools that its task names, in that order; a name that neither the sandbox nor the
+domain has is refused before anything is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from services.rollout.tools.tool import Tool, ToolFault, make_tool
+from services.rollout.tools.toolset import Toolset
+from services.rollout.tools.workspace import NAMES, WorkspaceTools
+from shared.domains.tools import Bench, OffersTools
+from shared.errors import ConfigError, ContractError
+from shared.plain_errors import nearest, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class DomainTools:
+    """How the tools of a domain are bounded."""
+
+    timeout_s: float = 30.0
+    network: frozenset[str] = field(default_factory=frozenset)
+    """Names of those that reach out of the sandbox."""
+
+
+def open_tools(
+    names: Sequence[str],
+    bench: Bench,
+    workspace: WorkspaceTools,
+    domain: object | None = None,
+    bounds: DomainTools | None = None,
+) -> Toolset:
+    """`domain`: asked for tools of its own where it implements `OffersTools`; they win over the sandbox's.
+
+    Raises `ContractError` for a name that nobody has, `ConfigError` for one that the permissions exclude, `ToolFault`
+    where the domain fails.
+    """
+    own = _of_domain(domain, bench, bounds or DomainTools())
+    known = (*own, *(name for name in NAMES if name not in own))
+    tools: list[Tool] = []
+    for name in names:
+        if name not in known:
+            raise ContractError(
+                f"task of domain {bench.reference.name!r} names tool {name!r}, which is not known"
+                f"{nearest(name, known)}; known: {', '.join(known)}"
+            )
+        tools.append(own[name] if name in own else workspace.make(name))
+    return Toolset(tuple(tools), network=workspace.permissions.network)
+
+
+def needs_session(names: Sequence[str]) -> bool:
+    """One of the tools works in a sandbox. A domain's own tools get a session only beside such a one."""
+    return any(name in NAMES and name != "submit" for name in names)
+
+
+def _of_domain(domain: object | None, bench: Bench, bounds: DomainTools) -> Mapping[str, Tool]:
+    if not isinstance(domain, OffersTools):
+        return {}
+    try:
+        functions = domain.tools(bench)
+    except Exception as error:
+        raise ToolFault(
+            f"domain {bench.reference.name!r} failed to make its tools: {one_line(error)}"
+        ) from error
+    made: dict[str, Tool] = {}
+    for function in functions:
+        name = str(getattr(function, "__name__", ""))
+        tool = make_tool(function, timeout_s=bounds.timeout_s, network=name in bounds.network)
+        if made.setdefault(name, tool) is not tool:
+            raise ConfigError(f"domain {bench.reference.name!r} has two tools called {name!r}: rename one")
+    return made
