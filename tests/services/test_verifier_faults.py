@@ -17,7 +17,8 @@ from services.verifier.service import VerifierService
 from shared.bus.records import header
 from shared.contracts import Reward, Trajectory
 from shared.sandbox.binary import find_nsjail
-from shared.sandbox.cgroups.base import FOLDER, owner_name
+from shared.sandbox.cgroups.choose import owners_folders
+from shared.sandbox.owners import owner_name
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from tests.brokers import Broker, running_broker, settings_for
@@ -32,7 +33,6 @@ CODE = Coding().instance(4)
 NUMBER = Printing().instance(5)
 COPY = Faulty().instance(3)
 QUIET = {"share": 0.0, "repeat_share": 0.0, "rules": []}
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def coding(make_settings: MakeSettings, **sandbox: object) -> Settings:
@@ -140,10 +140,20 @@ async def running(settings: Settings) -> AsyncIterator[VerifierService]:
         await asyncio.wait_for(task, 20.0)
 
 
-def groups_of_this_process() -> list[Path]:
-    """Folders of this process's runs in the control groups, deepest first."""
-    found = [path for path in CGROUPS.rglob(f"{FOLDER}/{owner_name()}") if path.is_dir()]
-    return [inner for path in found for inner in (*path.iterdir(), path) if inner.is_dir()]
+def dissolve_groups() -> int:
+    """Takes this process's control groups away, what runs inside is moved out; how many went that had processes."""
+    emptied = 0
+    for folder in owners_folders():
+        mine = folder / owner_name()
+        inner = [entry for entry in mine.iterdir() if entry.is_dir()] if mine.is_dir() else []
+        for group in inner:
+            with contextlib.suppress(OSError):  # its run may end at this very moment
+                inside = (group / "cgroup.procs").read_text().split()
+                for pid in inside:
+                    (folder.parent / "cgroup.procs").write_text(pid)
+                group.rmdir()
+                emptied += bool(inside)
+    return emptied
 
 
 def test_control_groups_that_are_gone_are_a_fault_or_made_again(make_settings: MakeSettings) -> None:
@@ -160,35 +170,15 @@ def test_control_groups_that_are_gone_are_a_fault_or_made_again(make_settings: M
         async with bench(settings) as it, verifying(settings, methods=methods):
             await it.attempt(before)
             async with asyncio.timeout(20):
-                while not any(name.name != owner_name() for name in groups_of_this_process()):
-                    await asyncio.sleep(0.02)
-            removed = dissolve(groups_of_this_process())
-            assert removed, "no group was removed: this test would prove nothing"
+                while not dissolve_groups():
+                    await asyncio.sleep(0.05)
             await it.attempt(after)
             rewards = await it.rewards(2)
             assert {(r.verdict, r.reward) for r in rewards.values()} == {("passed", 1.0)}, rewards
 
-    if not mode_counts_groups():
+    if not owners_folders():
         pytest.skip("this machine lends no control groups: there is nothing to take away")
     asyncio.run(body())
-
-
-def mode_counts_groups() -> bool:
-    return (CGROUPS / "memory").is_dir() or (CGROUPS / "cgroup.controllers").is_file()
-
-
-def dissolve(folders: list[Path]) -> int:
-    """Processes to the parent, then the folders away; how many went."""
-    removed = 0
-    for folder in folders:
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with contextlib.suppress(OSError):
-                outside = folder.parent.parent if folder.name != owner_name() else folder.parent
-                (outside.parent / "cgroup.procs").write_text(pid)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-            removed += 1
-    return removed
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ async def records(it: Bench, message: Trajectory, times: int, before: int = 0) -
     """The rewards of `times` deliveries of one trajectory."""
     for _ in range(times):
         await it.attempt(message)
-    found = await it.read(it.names.rewards, lambda seen: len(seen) >= before + times, 240.0)
+    found = await it.read(it.names.rewards, lambda seen: len(seen) >= before + times, 800.0)
     return [d.message for d in found[before:]]
 
 
@@ -156,9 +156,14 @@ def load(processes: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # sixteen processes beside it, and whatever else the machine does
 @pytest.mark.parametrize(
     ("instance", "answer"),
-    [(SUM, "12"), (NUMBER, RIGHT), (NUMBER, "import sys\nprint('x', file=sys.stderr)\nprint(1 / 0)")],
+    [
+        (SUM, "12"),
+        (NUMBER, f"# patient\n{RIGHT}"),
+        (NUMBER, "# patient\nimport sys\nprint('x', file=sys.stderr)\nprint(1 / 0)"),
+    ],
     ids=["typed answer", "program that passes", "program that fails"],
 )
 def test_one_trajectory_gives_one_record_a_hundred_times_also_under_load(

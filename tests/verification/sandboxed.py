@@ -52,7 +52,8 @@ class Printing(SandboxedDomain[NoDifficulty]):
             return CheckRequest("printed_text", {"source": object()})
         runs = int(source.removeprefix("# runs ").split("\n")[0]) if source.startswith("# runs ") else 1
         request = Program(source=source, expected=str(instance.expected), runs=runs)
-        return CheckRequest("printed_text", request, {"wall_s": WALL_S, "memory_mb": 128}, seconds=2 * WALL_S)
+        wall_s = 10 * WALL_S if source.startswith("# patient") else WALL_S
+        return CheckRequest("printed_text", request, {"wall_s": wall_s, "memory_mb": 128}, seconds=2 * wall_s)
 
     def oracle(self, instance: Instance) -> str:
         return f"print({instance.expected})"
