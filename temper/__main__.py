@@ -21,6 +21,7 @@ from temper.cli import (
     judge,
     models,
     report,
+    resume,
     sandbox,
     services,
     topics,
@@ -45,6 +46,7 @@ app.command("bench")(bench.bench)
 app.command("trace")(trace.trace)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
+app.command("resume")(resume.resume)
 app.command("judge")(judge.judge)
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")

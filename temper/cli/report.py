@@ -103,6 +103,9 @@ def _show(summary: Summary) -> None:
         )
     console.print(held_out)
     console.print(stages)
+    for stage in summary.stages:
+        for note in stage.notes:
+            console.print(note, markup=False)
     console.print(
         f"effective throughput {summary.effective_throughput:.2f} valid trajectories/s, {summary.wall_seconds:.0f} s in all"
     )

@@ -66,6 +66,10 @@ class StageSummary(BaseModel):
     """What the learner spent them on: wait, compute, checkpoint, publish, and their total."""
     effective_throughput: float
     """Trained trajectories per second and accelerator."""
+    guard: dict[str, int] = {}
+    """Steps by what the guard did, where it did anything."""
+    notes: tuple[str, ...] = ()
+    """What its steps say to a person: decisions of the guard, verifiers that contradict themselves."""
 
 
 class EvaluationSummary(BaseModel):
@@ -172,7 +176,7 @@ def _stage(index: int, steps: Sequence[Step], late: Sequence[GroupFate], acceler
     return StageSummary(
         index=index,
         kind=steps[0].stage if steps else "",
-        steps=len(steps),
+        steps=sum(step.stage_step > 0 for step in steps),
         slots=_slots(fates),
         domains=_training_rates(steps),
         tokens=_merged(step.tokens for step in steps),
@@ -180,6 +184,8 @@ def _stage(index: int, steps: Sequence[Step], late: Sequence[GroupFate], acceler
         wall_seconds=round(seconds, 3),
         seconds=_spent(steps),
         effective_throughput=_per_second(fates["trained"], seconds, accelerators),
+        guard=dict(sorted(Counter(s.action for s in steps if s.action != "continue").items())),
+        notes=tuple(note for step in steps for note in step.notes),
     )
 
 

@@ -25,6 +25,8 @@ class Progress:
     events: deque[str] = field(default_factory=lambda: deque(maxlen=8))
     held: dict[str, str] = field(default_factory=dict)
     """Domains that are held back, and why."""
+    paused: str = ""
+    """Why the guard has stopped the learner."""
     ended: str | None = None
 
     def observe(self, message: Message) -> str | None:
@@ -32,7 +34,7 @@ class Progress:
         match message:
             case Step() if message.step not in self.steps:
                 self.steps[message.step] = message
-                return self.step_line(message)
+                return "\n".join([self.step_line(message), *(f"         {note}" for note in message.notes)])
             case Evaluation() if message.name not in self.evaluations:
                 self.evaluations[message.name] = message
                 return evaluation_line(message)
@@ -40,6 +42,8 @@ class Progress:
                 self.heartbeats[message.worker_id] = message
             case Control() if message.kind == "end" and self.ended is None:
                 self.ended = message.reason or "ended"
+            case Control() if message.kind in ("pause", "resume"):
+                return self._pause_or_resume(message)
             case Control() if message.domain:
                 return self._hold_or_lift(message)
         return None
@@ -51,9 +55,21 @@ class Progress:
         self.held[control.domain] = control.reason
         return f"domain {control.domain} is held back: {control.reason}" if news else None
 
+    def _pause_or_resume(self, control: Control) -> str | None:
+        before, self.paused = self.paused, control.reason if control.kind == "pause" else ""
+        if before == self.paused:
+            return None
+        if not self.paused:
+            return "the learner goes on"
+        return f"{self.paused}; look at it, then `temper resume {self.settings.run_folder}`"
+
     @property
     def total_steps(self) -> int:
-        return sum(stage.steps for stage in self.settings.stages)
+        """A later stage that begins from other weights takes a step to do so."""
+        return sum(
+            stage.steps + bool(number and stage.start_from)
+            for number, stage in enumerate(self.settings.stages)
+        )
 
     @property
     def moves(self) -> int:

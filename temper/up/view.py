@@ -78,6 +78,8 @@ class View:
             Text(f"held back: {name} ({why}); `temper domains lift`", style="yellow")
             for name, why in progress.held.items()
         ]
+        if progress.paused:
+            rows.append(Text(f"{progress.paused}; `temper resume`", style="red"))
         rows += [Text(text, style="dim") for text in progress.waiting()]
         restarts = [f"{w.name} ×{w.starts - 1}" for w in watched if w.starts > 1]
         if restarts:
