@@ -66,17 +66,20 @@ class Child:
     async def start(self, check: Check) -> None:
         """Hands the job over; from then on it is watched, and ended with its member. Raises `SandboxFault` where it
         was not handed over; the member is the caller's then."""
-        theirs, ours = _pipes()
-        source = check.source.encode() if isinstance(check.source, str) else check.source
+        member = self._member
+        theirs, ours = _pipes(member.server.outside(member.place))
+        # What is no text is no program either, as Python will say.
+        source = (
+            check.source.encode(errors="surrogatepass") if isinstance(check.source, str) else check.source
+        )
         passed = [*theirs, *([self._channel.descriptor] if self._channel else [])]
         self._watch = Watch(self._limits, self._look)
         cap = self._limits.output_kb << 10
         self._feed = Feed(ours[0], check.stdin)
         self._out, self._err = (Drain(end, cap, self._watch.flooded) for end in ours[1:])
         try:
-            await self._member.leash.give(
-                (check.name, *check.arguments), source, ceil(self._limits.cpu_s) + 1, passed
-            )
+            arguments = (check.name, *check.arguments)
+            await member.leash.give(arguments, source, ceil(self._limits.cpu_s) + 1, passed)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
@@ -172,8 +175,9 @@ class Child:
         )  # fmt: skip
 
 
-def _pipes() -> tuple[list[int], list[int]]:
-    """The check's ends and ours, of its input and its two streams. Raises `SandboxFault`."""
+def _pipes(user: int) -> tuple[list[int], list[int]]:
+    """The check's ends and ours, of its input and its two streams. They are `user`'s, who may open them by name then
+    (/dev/stdin). Raises `SandboxFault`."""
     theirs: list[int] = []
     ours: list[int] = []
     try:
@@ -181,6 +185,7 @@ def _pipes() -> tuple[list[int], list[int]]:
             read, write = os.pipe2(os.O_CLOEXEC)
             theirs.append(write if number else read)
             ours.append(read if number else write)
+            os.fchown(read, user, user)
     except OSError as error:
         for descriptor in (*theirs, *ours):
             os.close(descriptor)

@@ -73,8 +73,10 @@ class Prewarmed:
 
     async def close(self) -> None:
         """Ends what still runs, as `Outcome.KILLED`."""
-        await asyncio.gather(*(child.kill() for child in self._children), return_exceptions=True)
         pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            pool.shut()
+        await asyncio.gather(*(child.kill() for child in self._children), return_exceptions=True)
         await asyncio.gather(*(pool.close() for pool in pools))
 
     def _pool(self, imports: Iterable[str]) -> Pool:

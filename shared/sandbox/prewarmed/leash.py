@@ -63,14 +63,19 @@ class Leash:
     async def give(
         self, arguments: Sequence[str], source: bytes, cpu_s: int, descriptors: Sequence[int]
     ) -> None:
-        """The job: `sys.argv`, a source and the descriptors that are 0, 1, 2 … in the check. A check that has died meanwhile is
+        """The job: `sys.argv`, a source and the descriptors that are 0, 1, 2 … in the check. Raises `SandboxFault` where
+        the kernel does not pass them. A check that has died meanwhile is
         no error here: its report says so."""
         job = json.dumps({"source": len(source), "cpu_s": cpu_s, "arguments": arguments}).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        with contextlib.suppress(ConnectionError):
+        try:
             self._ours.sendmsg([job], rights)
             for start in range(0, len(source), PIECE):
                 await self._loop.sock_sendall(self._ours, source[start : start + PIECE])
+        except ConnectionError:
+            return
+        except OSError as error:
+            raise SandboxFault(f"a check cannot be given its job: {error.strerror}") from error
 
     def let_go(self) -> None:
         """All processes of the check end; the report still comes."""

@@ -40,7 +40,9 @@ _ARGV = ("/python/bin/python3", "-s", "-S", "-P", "-X", "utf8", "-c", _BOOT)
 """Not `-I`: it would ignore PYTHONHASHSEED. The environment is ours anyway."""
 _AT_START = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 """One order of sets in all checks; and a server with threads could not be forked."""
-_UNBOUNDED = Limits(wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12, file_mb=1 << 20)
+_UNBOUNDED = Limits(
+    wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=zygote.MOST_DESCRIPTORS, file_mb=1 << 20
+)  # fmt: skip
 """Of the server itself, which runs no program; its children lower theirs."""
 
 
@@ -141,8 +143,11 @@ class ForkServer:
         weak = group if isinstance(group, NoGroup) else None
         leash = Leash(weak.take if weak else lambda *_: None)
         number, self._next = self._next, self._next + 1
+        # The user's own limit is a little above the group's, which is met first and counted; of one process there is
+        # no group, since a group has room for a helper.
+        above = 0 if weak or limits.processes == 1 else 2
         request = {
-            "id": number, "user": INSIDE_UID + place, "processes": limits.processes if weak else limits.processes + 2,
+            "id": number, "user": INSIDE_UID + place, "processes": limits.processes + above,
             "disk_bytes": limits.disk_mb * MIB, "inodes": limits.inodes, "file_bytes": limits.file_mb * MIB,
             "open_files": min(limits.open_files, _UNBOUNDED.open_files),
             "address_space": address_space_mb(limits) * MIB if weak else 0,
@@ -166,6 +171,10 @@ class ForkServer:
         self._leashes[number] = leash
         leash.report.add_done_callback(lambda _: self._leashes.pop(number, None))
         return leash
+
+    def outside(self, place: int) -> int:
+        """The outside user of check number `place`."""
+        return self._uid + 1 + place
 
     @property
     def alive(self) -> bool:

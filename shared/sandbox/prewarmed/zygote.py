@@ -24,8 +24,8 @@ Standard library only; it is sent as text over descriptor 3, a SEQPACKET socket,
 file system. Then one JSON message of settings: `{"path", "imports", "modules": {name: text}, "filter": base64,
 "forget": [names of environment variables]}`, answered by `{"ready", …}` or `{"error"}`. Then, for each check,
 `{"id", "user", "disk_bytes", "inodes", "file_bytes", "open_files", "processes", "address_space", "look_s"}` with
-descriptors: the leash, then the `cgroup.procs` files to join. It answers nothing, but for inits that ended ill: `{"ended": id}`.
-On the leash: `{"ready": true}` or `{"error": text}` comes; a job `{"source": bytes, "cpu_s", "arguments"}` with the
+descriptors: the leash, then the `cgroup.procs` files to join. It answers nothing, but for inits that ended ill:
+`{"ended": id}`. On the leash: `{"ready": true}` or `{"error": text}` comes; a job `{"source": bytes, "cpu_s", "arguments"}` with the
 runner's descriptors 0, 1, 2 and maybe 3 goes, then the source in pieces; where looks are asked for, `{"anon", "shmem",
 "cpu", "threads", "in_tmpfs"}` comes at each; `{"status", "left", "full", "cpu_s"}` comes at the end.
 
@@ -63,6 +63,8 @@ NAME = b"temper-check"
 """What `ps` shows for the server and for all checks."""
 MAX_MESSAGE = 1 << 16
 MAX_DESCRIPTORS = 16
+MOST_DESCRIPTORS = 1 << 12
+"""Open at once, by the server's own limit: where there is no close_range(2), so many are closed one by one."""
 TICK = os.sysconf("SC_CLK_TCK")
 PLACES = (b"/tmp", b"/dev/shm", b"/work")
 WAKES = (_signal.SIGCHLD, _signal.SIGIO)
@@ -85,7 +87,6 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 1 <<
 PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 15, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
 POLLRDHUP = 0x2000
-
 
 fork = ctypes.PyDLL(None).fork
 """Without Python's own steps around it, with the interpreter's lock held: there is one thread, so nothing needs to be
@@ -139,7 +140,7 @@ def close_all_but(*kept: int) -> None:
     for number in sorted(kept):
         os.closerange(first, number)
         first = number + 1
-    os.closerange(first, 1 << 20)
+    os.closerange(first, MOST_DESCRIPTORS)
 
 
 class Server:
@@ -370,11 +371,13 @@ def as_runner(
         close_all_but(leash.fileno(), held)
         settle(request, program)
         tell(leash, b'{"ready": true}')
-        arguments, source = take_job(leash)
+        job, source = take_job(leash)
+        # The last ones: more descriptors were open until now than a check may have.
+        limit((resource.RLIMIT_NOFILE, request["open_files"]), (resource.RLIMIT_CPU, job["cpu_s"]))
     except BaseException as error:  # noqa: BLE001 - a fork of the server must not return into it
         tell_error(leash, error)
         os._exit(1)
-    run(arguments, source)
+    run(job["arguments"], source)
 
 
 def join(groups: list[int]) -> None:
@@ -386,13 +389,11 @@ def join(groups: list[int]) -> None:
 def settle(request: dict[str, Any], program: Filter) -> None:
     """Limits, and no way back."""
     os.setsid()
-    for kind, value in (
+    limit(
         (resource.RLIMIT_FSIZE, request["file_bytes"]),
-        (resource.RLIMIT_NOFILE, request["open_files"]),
         (resource.RLIMIT_NPROC, request["processes"]),
         (resource.RLIMIT_AS, request["address_space"] or resource.RLIM_INFINITY),
-    ):
-        resource.setrlimit(kind, (value, value))
+    )
     user = request["user"]
     os.setresgid(user, user, user)
     # From user 0 to another: all capabilities are gone with it, and the bounding set is empty.
@@ -403,14 +404,19 @@ def settle(request: dict[str, Any], program: Filter) -> None:
     check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "load the filter")
 
 
+def limit(*pairs: tuple[int, int]) -> None:
+    for kind, value in pairs:
+        resource.setrlimit(kind, (value, value))
+
+
 def reseed() -> None:
     random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
-def take_job(leash: socket.socket) -> tuple[list[str], bytes]:
+def take_job(leash: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Waits for it; the leash is closed and the descriptors are in their places afterwards."""
     body, descriptors = receive(leash)
     if not body:
@@ -426,9 +432,8 @@ def take_job(leash: socket.socket) -> tuple[list[str], bytes]:
     for number, descriptor in enumerate(descriptors):
         # None is in another's way: the lowest that can come is 3, so each is above its own place and those before.
         os.dup2(descriptor, number)
-    os.closerange(len(descriptors), 1 << 20)
-    resource.setrlimit(resource.RLIMIT_CPU, (job["cpu_s"], job["cpu_s"]))
-    return job["arguments"], bytes(source)
+    os.closerange(len(descriptors), MOST_DESCRIPTORS)
+    return job, bytes(source)
 
 
 def run(arguments: list[str], source: bytes) -> NoReturn:
@@ -496,6 +501,9 @@ def warm(settings: dict[str, Any]) -> None:
     sys.path += settings["path"]
     for name in (*WARM, *settings["imports"]):
         importlib.import_module(name)
+    if "numpy" in settings["imports"]:
+        # Imported at first use, which would be in each child, for its 13 ms.
+        importlib.import_module("numpy.random")
     for name, text in settings["modules"].items():
         module = types.ModuleType(name)
         exec(compile(text, f"<{name}>", "exec", dont_inherit=True), module.__dict__)

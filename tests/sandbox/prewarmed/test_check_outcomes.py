@@ -147,3 +147,35 @@ def test_other_limits_get_other_children(jail: Jailer) -> None:
         limits = Limits(open_files=number, file_mb=number)
         assert printed(jail, source, limits) == f"{number} {number << 20}"
     nothing_left(jail)
+
+
+def test_its_streams_can_be_opened_by_name(jail: Jailer) -> None:
+    source = (
+        "open('/dev/stdout', 'w').write(open('/dev/stdin').read()); open('/dev/stderr', 'w').write('told')"
+    )
+    result = check(jail, source, stdin=b"read this")
+    assert (result.ok, result.stdout, result.stderr) == (True, b"read this", b"told"), result
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_the_least_that_a_check_may_have(jail: Jailer, channel: bool) -> None:
+    least = Limits(
+        wall_s=5,
+        cpu_s=1,
+        memory_mb=16,
+        processes=1,
+        output_kb=1,
+        file_mb=1,
+        disk_mb=1,
+        inodes=5,
+        open_files=4,
+    )
+    assert printed(jail, "print('little')", least, channel=channel) == "little"
+    source = "import os\ntry: os.fork()\nexcept OSError as error: print(error.errno)\nelse: os._exit(0)"
+    assert printed(jail, source, least) == "11"
+
+
+@pytest.mark.parametrize("source", ["print('\ud800')", "\0", "print(1)\0", b"\xff\xfe", "x = '\r\n"])
+def test_sources_that_are_no_programs(jail: Jailer, source: str | bytes) -> None:
+    result = jail.wait(jail.sandbox.prewarmed.run(Check(source), SMALL))
+    assert (result.outcome, result.exit_code) == (Outcome.EXITED, 1) and b"Error" in result.stderr, result
