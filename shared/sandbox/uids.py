@@ -6,6 +6,8 @@ which the kernel drops when its holder ends, however it ends.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
 import os
 import struct
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from shared.sandbox.faults import SandboxFault
 
+_GONE_TRIES, _GONE_PAUSE_S = 200, 0.01
 _FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -77,3 +80,18 @@ class Uids:
         except (BlockingIOError, PermissionError):
             return False
         return True
+
+
+async def nobody_of(uid: int) -> None:
+    """Returns once this user has no process any more. Raises `SandboxFault` where it keeps one."""
+    for _ in range(_GONE_TRIES):
+        if not any(_owner(path) == uid for path in Path("/proc").iterdir() if path.name.isdigit()):
+            return
+        await asyncio.sleep(_GONE_PAUSE_S)
+    raise SandboxFault(f"processes of uid {uid} outlive their keeper: see `ps -u {uid}`")
+
+
+def _owner(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid
+    return -1
