@@ -2,7 +2,9 @@
 
 Invariant: a generation holds as many log-probabilities and versions as tokens; every log-probability is the natural
 logarithm of the sampled token's probability under the unscaled, untruncated distribution of the weights that sampled
-it, whatever temperature or truncation chose the token.
+it, whatever temperature or truncation chose the token. Every version in it was attested.
+
+One suite (`tests/rollout/engines/test_engine_contract.py`) runs on every implementation.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.contracts import Canary
-from shared.errors import AttestationError, TemperError
+from shared.errors import AttestationError, DependencyError, TemperError
 
 Ids = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
@@ -27,6 +29,14 @@ class GenerationFault(TemperError):
 
 class RequestTooLongError(GenerationFault):
     """Prompt and completion together pass what the engine or the model can hold."""
+
+
+class InexactEngineError(GenerationFault):
+    """Training was asked of an engine that does not return ids and log-probabilities as they were sampled."""
+
+
+class EngineDiedError(DependencyError):
+    """The engine is gone for good; the process ends, and its tasks are delivered to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,10 @@ class GenerateRequest:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    episode: str = ""
+    """Which episode it is a turn of; requests without one are episodes of one turn."""
+    exact: bool = True
+    """False where only the text counts (evaluation): an engine that is not `exact` serves nothing else."""
 
     @property
     def tokens(self) -> int:
@@ -87,17 +101,36 @@ class Engine(Protocol):
     """An engine starts without a policy (version -1) and holds every request until it has one."""
 
     @property
+    def name(self) -> str:
+        """As in settings `rollout.engine`."""
+
+    @property
+    def exact(self) -> bool:
+        """It returns ids and log-probabilities as they were sampled; otherwise it is for evaluation only."""
+
+    @property
     def longest(self) -> int:
         """Tokens that one request may have, prompt and completion together."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises `GenerationFault`; cancelling the call frees its place in the batch."""
+        """Raises `GenerationFault`; cancelling the call frees its place in the batch.
+
+        Equal seeds give equal text only while one policy serves: a request that lives through a load goes on with the
+        new weights.
+        """
+
+    async def pause(self) -> None:
+        """Once it returns no token is sampled until `resume`; what runs keeps its place and its keys. Idempotent."""
+
+    async def resume(self) -> None:
+        """What was held goes on, if the policy is attested. Idempotent."""
 
     async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
-        """Swaps the weights between two decode steps, or at once when idle; running sequences go on with the new.
+        """Swaps the weights between two decode steps, paused or not; running sequences go on with the new.
 
-        Raises `AttestationError` where the file does not fit the model or the canary is not reproduced. After it the
-        engine samples nothing until a load succeeds.
+        Keys of earlier policies are never read by later requests (a running one keeps its own). Raises
+        `AttestationError` where the file does not fit the model or the canary is not reproduced. After it the engine
+        samples nothing until a load succeeds.
         """
 
     async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
@@ -105,6 +138,9 @@ class Engine(Protocol):
 
     def capacity(self) -> EngineLoad:
         """Cheap; from any thread."""
+
+    async def watch(self) -> None:
+        """Waits for the engine's death. Raises `EngineDiedError`; returns after `close`."""
 
     def close(self) -> None:
         """Fails what still runs with `GenerationFault` and gives the memory back; idempotent."""

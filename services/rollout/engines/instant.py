@@ -19,6 +19,7 @@ from services.rollout.engines.base import (
     GenerationFault,
     Ids,
     Logprobs,
+    RequestTooLongError,
 )
 from shared.contracts import Canary
 
@@ -33,6 +34,9 @@ class InstantEngine:
         self._latency = latency_s
         self._version = -1
         self._served = asyncio.Event()
+        self._going = asyncio.Event()
+        self._going.set()
+        self._ended = asyncio.Event()
         self._running = 0
         self._sampled = 0
         self._closed = False
@@ -50,19 +54,34 @@ class InstantEngine:
         return cls(lambda request: table[request.seed % len(table)])
 
     @property
+    def name(self) -> str:
+        return "instant"
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
     def longest(self) -> int:
         return 1 << 20
 
     async def generate(self, request: GenerateRequest) -> Generation:
+        if request.tokens > self.longest:
+            raise RequestTooLongError(
+                f"request {request.request_id}: {request.tokens} tokens pass {self.longest}"
+            )
+        if not len(request.prompt_ids):
+            raise GenerationFault(f"request {request.request_id}: the prompt is empty")
         self._running += 1
         try:
             await self._served.wait()
             if self._latency:
                 await asyncio.sleep(self._latency)
+            await self._going.wait()
         finally:
             self._running -= 1
         if self._closed:
-            raise GenerationFault("the engine was closed while this request ran")
+            raise GenerationFault("the engine is closed: it answers no more requests")
         token_ids = np.asarray(self._answer(request), dtype=np.int32)[: request.max_tokens]
         self._sampled += len(token_ids)
         return Generation(
@@ -71,6 +90,12 @@ class InstantEngine:
             versions=((len(token_ids), self._version),),
             stop_reason="stop" if int(token_ids[-1]) in request.stop_ids else "length",
         )
+
+    async def pause(self) -> None:
+        self._going.clear()
+
+    async def resume(self) -> None:
+        self._going.set()
 
     async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
         """Takes the number; there are no weights that could be wrong."""
@@ -90,6 +115,11 @@ class InstantEngine:
             decode_steps=0,
         )
 
+    async def watch(self) -> None:
+        await self._ended.wait()
+
     def close(self) -> None:
+        """From the event loop's thread or after it: waiters are woken by their loop."""
         self._closed = True
-        self._served.set()
+        for event in (self._served, self._going, self._ended):
+            event.set()

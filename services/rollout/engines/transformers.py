@@ -7,6 +7,7 @@ policy, score) takes effect between two decode steps; without attested weights n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 from services.rollout.engines.admission import Admission
 from services.rollout.engines.base import (
+    EngineDiedError,
     EngineLoad,
     GenerateRequest,
     Generation,
@@ -36,6 +38,9 @@ from shared.settings import Settings
 # When idle, so long is waited for the rest of a group: its samples are submitted one after another, and share a
 # prompt that is then read once.
 _GATHER_S = 0.003
+# One failed step may be one request's fault or a moment without memory. A device that has failed never comes back, and
+# each task that is tried on it is lost to a dead letter: after so many in a row the engine is dead.
+_FAILED_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +86,24 @@ class TransformersEngine:
         self._batch = Batch(decoder, Admission(max_batch, max_batch_tokens), time.monotonic)
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._attested = False
+        self._paused = False
         self._closed = False
+        self._failed_steps = 0
+        self._death = ""
+        self._door = threading.Lock()
+        self._over = False
+        """The decode thread takes no more commands; it and every put are under the lock, so that none is left lying."""
+        self._watchers: list[_Reply] = []
         self._thread = threading.Thread(target=self._loop, name="decode", daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        return "transformers"
+
+    @property
+    def exact(self) -> bool:
+        return True
 
     @property
     def longest(self) -> int:
@@ -128,6 +148,22 @@ class TransformersEngine:
         generation: Generation = await reply.future
         return generation
 
+    async def pause(self) -> None:
+        await self._set_paused(True)
+
+    async def resume(self) -> None:
+        await self._set_paused(False)
+
+    async def _set_paused(self, paused: bool) -> None:
+        reply = self._reply()
+
+        def between_steps() -> None:
+            self._paused = paused
+            reply.done(None)
+
+        self._send(_Command(between_steps, reply))
+        await reply.future
+
     async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
         reply = self._reply()
         self._send(_Command(lambda: self._swap(weights, version, canary, reply), reply))
@@ -150,6 +186,14 @@ class TransformersEngine:
             decode_steps=batch.steps,
         )
 
+    async def watch(self) -> None:
+        reply = self._reply()
+        with contextlib.suppress(GenerationFault):  # closed before it was asked
+            self._send(_Command(lambda: self._watchers.append(reply), reply))
+            await reply.future
+        if self._death:
+            raise EngineDiedError(self._death)
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -161,9 +205,12 @@ class TransformersEngine:
         return _Reply(loop, loop.create_future())
 
     def _send(self, command: _Command) -> None:
-        if self._closed or not self._thread.is_alive():
-            raise GenerationFault("the engine is closed: it takes no more requests")
-        self._commands.put(command)
+        with self._door:
+            if self._death:
+                raise GenerationFault(self._death)
+            if self._closed or self._over:
+                raise GenerationFault("the engine is closed: it takes no more requests")
+            self._commands.put(command)
 
     def _swap(self, weights: Path, version: int, canary: Canary | None, reply: _Reply) -> None:
         self._attested = False
@@ -175,23 +222,47 @@ class TransformersEngine:
         reply.done(None)
 
     def _loop(self) -> None:
-        """The decode thread. An error of a step fails the rows that were in it and the loop goes on."""
-        while self._obey():
-            if not self._attested:
+        """The decode thread. An error of a step fails the rows that were in it, and the loop goes on unless it is the
+        third in a row."""
+        while not self._death and self._obey():
+            if not self._attested or self._paused:
                 continue
             try:
                 self._batch.advance()
+                self._failed_steps = 0
             except Exception as error:  # noqa: BLE001 - every error must reach those who wait
                 self._batch.fail_all(GenerationFault(f"a decode step failed: {error}"))
-        self._batch.fail_all(GenerationFault("the engine was closed while this request ran"))
+                self._count_failure(error)
+        self._end(self._death or "the engine was closed while this request ran")
+
+    def _count_failure(self, error: Exception) -> None:
+        self._failed_steps += 1
+        if self._failed_steps >= _FAILED_STEPS:
+            self._death = (
+                f"the transformers engine died: {_FAILED_STEPS} decode steps in a row failed, "
+                f"the last with {one_line(error)}; start this worker again"
+            )
+
+    def _end(self, reason: str) -> None:
+        """Everybody who waits hears of it."""
+        with self._door:
+            self._over = True
+        self._batch.fail_all(GenerationFault(reason))
+        for watcher in self._watchers:
+            if self._death:
+                watcher.failed(EngineDiedError(self._death))
+            else:
+                watcher.done(None)
         while not self._commands.empty():
             left = self._commands.get()
             if left is not None:
-                left.reply.failed(GenerationFault("the engine was closed before this request ran"))
+                left.reply.failed(
+                    GenerationFault(self._death or "the engine was closed before this request ran")
+                )
 
     def _obey(self) -> bool:
         """Runs what was commanded since the last step; waits while there is nothing to decode. False at the end."""
-        busy = self._attested and bool(self._batch.rows or self._batch.waiting)
+        busy = self._attested and not self._paused and bool(self._batch.rows or self._batch.waiting)
         timeout: float | None = 0.0 if busy else None
         while True:
             try:
