@@ -45,9 +45,9 @@ def flags_of_source(
     return frozenset(found)
 
 
-def parsed(source: str) -> ast.Module | None:
-    """The tree, or None where there is none to be had."""
-    if len(source) > MAX_SOURCE_CHARS:
+def parsed(source: str, most: int = MAX_SOURCE_CHARS) -> ast.Module | None:
+    """The tree, or None where there is none to be had, or the source has over `most` characters."""
+    if len(source) > most:
         return None
     try:
         with warnings.catch_warnings():

@@ -17,6 +17,8 @@ from shared.verification.guest.channel import Channel, Closed
 from shared.verification.guest.codec import Decoder, Encoder, TooLarge
 
 START, FINISHED = b"T", b"F"
+MAX_RESULT = 2 << 20
+"""Bytes of a result, which the other side decodes itself."""
 _STRIDE = 1000
 _MAX_TEXT = 1 << 20
 _READING = {
@@ -41,9 +43,10 @@ def main() -> None:
 
 def _encoded(found: tuple[Any, ...]) -> bytes:
     try:
-        return Encoder().encode(found)
+        data = Encoder().encode(found)
     except TooLarge:
-        return Encoder().encode(("too_many", [], [], found[3]))
+        data = b""
+    return data if 0 < len(data) <= MAX_RESULT else Encoder().encode(("too_many", [], [], found[3]))
 
 
 class _Watch:

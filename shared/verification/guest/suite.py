@@ -4,7 +4,7 @@ Invariant: everything that pytest and this program need is imported before the r
 configuration of the repository is read, and the path is appended, so that no module of it takes another's place. The
 tested code shares this process and can forge all that is said here: the caller's control tests are there for that.
 
-Frames in: `W` ((path, content), …) files, then `T` (token, test id, more arguments, read conftest). Frames out: `R` (token, test id,
+Frames in: `W` ((path, piece), …) pieces of files, then `T` (token, test id, more arguments, read conftest). Frames out: `R` (token, test id,
 phase, outcome, xfail) as they come, and `F` (token, exit status, collected) at the end.
 """
 
@@ -51,7 +51,7 @@ def _write(files: Any) -> None:
     for path, content in files:
         place = os.path.join(PLACE, path)  # noqa: PTH118 -- light
         os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
-        with open(place, "wb") as file:  # noqa: PTH123
+        with open(place, "ab") as file:  # noqa: PTH123
             file.write(content)
 
 

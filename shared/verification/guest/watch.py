@@ -6,8 +6,10 @@ process: what it says is a hint for flags, never a ground for a verdict.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +33,6 @@ _WORDS = {
     "ctypes.memoryview_at": "memory",
     "sys.settrace": "hooks",
     "sys.setprofile": "hooks",
-    "os.kill": "exit",
-    "os.killpg": "exit",
-    "signal.pthread_kill": "exit",
     "time.clock_settime": "clock",
 }
 _QUIET = ("/python", "/usr/lib", "/usr/share", "/python-packages")
@@ -64,6 +63,9 @@ def watch(own_file: str, tell: Callable[[str], None]) -> None:
             elif event in ("os.listdir", "os.scandir"):
                 if str(arguments[0]) in ("/", "/proc", "/home", "/root", "/tests"):
                     say("disk")
+            elif event in ("os.kill", "os.killpg", "signal.pthread_kill"):
+                if arguments[0] in (0, -1, os.getpid(), os.getppid(), threading.get_ident()):
+                    say("exit")
             elif event in _WORDS:
                 if not event.startswith(("sys._", "gc.")) or from_candidate():
                     say(_WORDS[event])

@@ -18,7 +18,9 @@ def another(value: Any, dice: random.Random) -> Any:
         case bool():
             return not value
         case int():
-            return value + dice.choice((-1, 1)) * dice.randint(max(1, abs(value) // 1000), max(3, abs(value) // 2))
+            return value + dice.choice((-1, 1)) * dice.randint(
+                max(1, abs(value) // 1000), max(3, abs(value) // 2)
+            )
         case float():
             return _near(value, dice)
         case str():

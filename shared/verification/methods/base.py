@@ -20,6 +20,8 @@ from shared.verification.detectors.known import Example
 from shared.verification.detectors.output import flags_of_output
 from shared.verification.judgement import Judgement
 
+MAX_READ_BYTES = 1 << 16
+"""Of a frame from a process that runs the policy's code, that we ourselves decode: 64 KiB become some 2 MB at most."""
 MAX_SOURCE_CHARS = 400_000
 """Of one program or query of the policy's: longer is no attempt."""
 # A program that spins reaches its CPU limit on a quiet machine and its wall limit on a busy one: one reason for both.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shared.errors import VerificationFault
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
@@ -23,10 +24,10 @@ from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.runtime import flags_of_events
 from shared.verification.faults import CheckTimedOut
-from shared.verification.guest.codec import Decoder, Encoder
-from shared.verification.guest.kinds import Malformed
+from shared.verification.guest.codec import Decoder, Encoder, TooLarge
+from shared.verification.guest.kinds import Foreign, Malformed
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import ended_early, flags_of_result, limit_words
+from shared.verification.methods.base import MAX_READ_BYTES, ended_early, flags_of_result, limit_words
 from shared.verification.methods.jails import guest, ready_imports
 
 _LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"N", b"Q"
@@ -135,7 +136,13 @@ class _Relay:
     async def _start(self, script: Script, entry: str) -> None:
         sources = [tuple(item) for item in script.sources]
         start = (self._nonce, sources, script.function, entry, script.arguments)
-        await self._tester.send(_START + Encoder().encode(start))
+        try:
+            frame = _START + Encoder().encode(start)
+        except (TooLarge, Foreign) as error:
+            raise VerificationFault(
+                f"a test or its inputs cannot be sent: {error}; mend the domain"
+            ) from error
+        await self._tester.send(frame)
 
     async def _from_candidate(self) -> tuple[bytes, bytes]:
         """The next frame that is no note; an empty kind where the candidate is gone."""
@@ -219,6 +226,8 @@ def _word(payload: bytes) -> str:
 
 def _raised(payload: bytes) -> str:
     """The class of the exception only: its message may hold addresses and paths."""
+    if len(payload) > MAX_READ_BYTES:
+        return "an exception"
     try:
         name = Decoder().decode(payload)[0]
     except (Malformed, IndexError, TypeError, KeyError):

@@ -21,6 +21,8 @@ from shared.verification.methods.base import Request, VisibleExample, examples, 
 from shared.verification.methods.converse import Finished, Script, converse
 
 FUNCTION = "check"
+MAX_TEST_CHARS = 6_000_000
+"""Of a test, which is ours and may hold a table."""
 
 
 class PythonFunctionTests(Request):
@@ -79,7 +81,7 @@ def judge(end: Finished) -> Judgement:
 
 def _test_mistake(request: PythonFunctionTests) -> Judgement | None:
     """What is wrong with a test before anything runs."""
-    tree = parsed(request.test)
+    tree = parsed(request.test, MAX_TEST_CHARS)
     if tree is None:
         return Judgement.unverifiable("the test does not compile: mend the test")
     if not any(

@@ -30,6 +30,7 @@ from shared.verification.methods.jails import guest
 
 PACKAGES = ("numpy", "trimesh", "manifold3d")
 """What the jail's root must show: `sandbox.python_packages`."""
+MAX_BODY_BYTES = 6 << 20
 _START, _FINISHED = b"T", b"F"
 Form = Literal["stl", "obj", "3mf", "csg"]
 Vector = tuple[float, float, float]
@@ -179,6 +180,8 @@ async def _measured(
     missing = [name for name in PACKAGES if name not in sandbox.settings.python_packages]
     if missing:
         raise VerificationFault(f"geometry needs {missing[0]!r} in sandbox.python_packages: name it there")
+    if len(request.data()) > MAX_BODY_BYTES:
+        return Judgement.failed(f"the body has over {MAX_BODY_BYTES >> 20} MiB")
     keep_out = json.dumps(request.keep_out).encode() if request.keep_out is not None else b""
     job = (request.format, request.data(), keep_out)
     async with guest(sandbox, "solids", limits, imports=PACKAGES) as child:

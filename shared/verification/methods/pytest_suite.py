@@ -27,7 +27,14 @@ from shared.verification.detectors.tree import flags_of_changes
 from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import Request, VisibleExample, ended_early, examples, flags_of_result
+from shared.verification.methods.base import (
+    MAX_READ_BYTES,
+    Request,
+    VisibleExample,
+    ended_early,
+    examples,
+    flags_of_result,
+)
 from shared.verification.methods.controls import controls, normal
 from shared.verification.methods.jails import guest
 from shared.verification.methods.repository import has_conftest, is_protected, restored_tree
@@ -219,14 +226,16 @@ def _problem(
 
 
 async def _send_files(child: Child, tree: Mapping[str, bytes]) -> None:
+    """In pieces of a megabyte or so; a file may be in several of them."""
     batch: list[tuple[str, bytes]] = []
     size = 0
     for path, content in tree.items():
-        batch.append((path, content))
-        size += len(content)
-        if size > _PIECE:
-            await child.send(_FILES + Encoder().encode(batch))
-            batch, size = [], 0
+        for at in range(0, max(1, len(content)), _PIECE):
+            batch.append((path, content[at : at + _PIECE]))
+            size += len(batch[-1][1])
+            if size >= _PIECE:
+                await child.send(_FILES + Encoder().encode(batch))
+                batch, size = [], 0
     await child.send(_FILES + Encoder().encode(batch))
 
 
@@ -236,6 +245,8 @@ async def _listen(
     """Reports under our token, and the end's (exit status, tests collected); None where no end came."""
     reports: list[tuple[str, str, str, bool]] = []
     while (frame := await child.receive()) is not None:
+        if len(frame) > MAX_READ_BYTES:
+            continue
         try:
             said, *rest = Decoder().decode(frame[1:])
             if said != token:

@@ -19,8 +19,9 @@ from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.output import flags_of_output
 from shared.verification.detectors.wording import flags_of_literal, hedges
-from shared.verification.guest.codec import Decoder, Encoder
+from shared.verification.guest.codec import Decoder, Encoder, TooLarge
 from shared.verification.guest.kinds import Malformed
+from shared.verification.guest.sql import MAX_RESULT
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import Request, reader_ended, too_long
 from shared.verification.methods.jails import guest
@@ -157,13 +158,17 @@ async def _run(sandbox: Sandbox, request: SqlResult, query: str, limits: Limits)
     """The query's rows, or the failure of a process that did not live to give them."""
     options = request.options
     job = (request.setup, request.image(), query, options.steps, options.max_rows)
+    try:
+        frame_out = _START + Encoder().encode(job)
+    except TooLarge as error:
+        raise VerificationFault(f"the hidden database cannot be sent: {error}; mend the domain") from error
     async with guest(sandbox, "sql", limits) as child:
-        await child.send(_START + Encoder().encode(job))
+        await child.send(frame_out)
         frame = await child.receive()
         if frame is None:
             return reader_ended(await child.finish(), "the query")
     try:
-        if frame[:1] != _FINISHED:
+        if frame[:1] != _FINISHED or len(frame) > MAX_RESULT + 1:
             raise Malformed("another frame")
         outcome, columns, rows, events = Decoder().decode(frame[1:])
         return _Table(outcome=outcome, columns=columns, rows=rows, events=events)

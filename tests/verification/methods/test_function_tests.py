@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.errors import VerificationFault
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.sandbox import Sandbox
 from shared.sandbox.settings import SandboxSettings
@@ -133,6 +134,36 @@ def test_a_value_that_exhausts_the_checker_is_paid_nothing(bench: Bench) -> None
     )
     assert found.reward in (None, 0.0) and found.verdict in ("unverifiable", "failed")
     assert {Flag.CHECKER_EXHAUSTED, Flag.LIMIT_REACHED} & set(found.flags) or found.verdict == "failed"
+
+
+def test_a_function_called_check_is_no_problem(bench: Bench) -> None:
+    record = {"candidate": "def check(n):\n    return n * n\n", "entry_point": "check", "test": SQUARE}
+    assert bench.judge("python_function_tests", record).verdict == "passed"
+
+
+def test_a_test_with_a_reference_of_the_same_name(bench: Bench) -> None:
+    test = "def f(n):\n    return n * n\ndef check(candidate):\n    assert candidate(7) == f(7)\n"
+    assert judged(bench, "def f(n):\n    return n * n\n", test).verdict == "passed"
+    assert judged(bench, "def f(n):\n    return n\n", test).verdict == "failed"
+
+
+def test_a_candidate_cannot_end_the_loop_of_a_test(bench: Bench) -> None:
+    test = "def check(c):\n    assert all(map(lambda n: c(n) == n, [1, 2]))\n    for _ in map(c, [1]):\n        assert False\n"
+    for source in ("def f(n): raise StopIteration", "def f(n): return next(iter(()))"):
+        found = judged(bench, source, test)
+        assert found.verdict == "failed" and Flag.LOOP_CUT in found.flags, found
+
+
+def test_a_test_that_cannot_be_sent_is_ours(bench: Bench) -> None:
+    with pytest.raises(VerificationFault, match="cannot be sent"):
+        judged(bench, "def f(n): return n", SQUARE, prelude="#" * (8 << 20))
+    table = "TABLE = [" + "1, " * 200_000 + "]\n" + SQUARE
+    assert judged(bench, "def f(n): return n * n", table).verdict == "passed"
+
+
+def test_an_exception_of_megabytes_costs_us_nothing(bench: Bench) -> None:
+    found = judged(bench, "raise ValueError(*([[] for _ in range(500_000)]))")
+    assert (found.verdict, found.reason) == ("failed", "the candidate raised an exception while loading")
 
 
 def test_nothing_of_one_candidate_reaches_the_next(bench: Bench) -> None:

@@ -402,6 +402,34 @@ def test_a_share_of_the_tests_is_paid_where_that_is_asked_for(bench: Bench) -> N
     assert (judged.verdict, judged.reward) == ("partial", 0.75), judged
 
 
+def test_files_of_any_size_and_bytes_arrive_whole(bench: Bench) -> None:
+    big = "x" * (9 << 20)
+    source = "import pathlib\ndef size(name):\n    return len(pathlib.Path(name).read_bytes())\n"
+    hidden = {
+        "test_a.py": "from a import size\n\ndef test_a():\n    assert size('big.txt') == 9437184\n    assert size('raw') == 256\n    assert size('empty') == 0\n"
+    }
+    raw = {"path": "raw", "base64": base64.b64encode(bytes(range(256))).decode()}
+    record = {
+        "files": {"a.py": source, "big.txt": big, "empty": ""},
+        "binary": [raw],
+        "hidden": hidden,
+        "named": ["test_a.py::test_a"],
+    }
+    assert bench.judge("pytest_suite", record).verdict == "passed"
+
+
+def test_a_body_or_a_database_that_is_too_large(bench: Bench) -> None:
+    body = {"format": "obj", "text": "v 0 0 0\n" * 900_000, "expected": {"genus": 0}}
+    assert bench.judge("geometry", body).reason == "the body has over 6 MiB"
+    with pytest.raises(VerificationFault, match="cannot be sent"):
+        bench.judge("sql_result", {"query": "select 1", "setup": "-" * (8 << 20), "expected": [[1]]})
+    wide = "select printf('%.900000c', 'x') from t"
+    assert (
+        bench.judge("sql_result", {"query": wide, "setup": SETUP, "expected": [[1]]}).reason
+        == "the result has over 50000 rows, or too much data"
+    )
+
+
 def test_a_hidden_test_that_skips_itself_has_not_passed(bench: Bench) -> None:
     hidden = {
         "tests/test_a.py": "import pytest\n\n@pytest.mark.skip\ndef test_a():\n    assert False\n\n@pytest.mark.xfail\ndef test_b():\n    assert False\n"
