@@ -17,6 +17,7 @@ import pytest
 from shared.errors import ConfigError
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
+from shared.sandbox.keeper.init import MASKED
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sandbox import Sandbox
@@ -154,6 +155,25 @@ def test_a_workspace_that_was_full_before_is_no_reason(jail: Jailer) -> None:
 
     disk, exited = Outcome.DISK_LIMIT, Outcome.EXITED
     assert jail.wait(work()) == [disk, exited, exited, exited, exited, disk]
+
+
+def test_what_tells_of_the_machine_is_covered(jail: Jailer) -> None:
+    covered = " ".join(f"/proc/{name}" for name in MASKED)
+    result = jail.run(
+        sh(f"cat {covered} 2>/dev/null | wc -c; ls /proc/bus /proc/fs /proc/irq | grep -v :"), LIMITS
+    )
+    assert result.stdout.split() == [b"0"], result
+    needed = "cpuinfo meminfo stat loadavg uptime mounts self/status self/maps sys/kernel/ostype"
+    read = jail.run(
+        sh(f"cd /proc; for one in {needed}; do test -s $one || head -c1 $one >/dev/null; done"), LIMITS
+    )
+    assert read.ok and not read.stderr, read
+
+
+def test_a_run_sees_its_own_processes_alone(jail: Jailer) -> None:
+    result = jail.run(sh("cd /proc; cat [0-9]*/comm | sort; kill -0 1 2>&1; kill -0 2 2>&1"), LIMITS)
+    assert set(result.stdout.split(b"\n")[:3]) == {b"cat", b"sh", b"sort"}, result
+    assert result.stdout.count(b"not permitted") == 2
 
 
 def test_a_run_holds_nothing_of_others(jail: Jailer) -> None:

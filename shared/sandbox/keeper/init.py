@@ -27,10 +27,12 @@ from typing import Any, NoReturn
 
 from shared.sandbox.keeper.kernel import (
     CLONE_NEWNS,
+    MS_BIND,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
     MS_PRIVATE,
+    MS_RDONLY,
     MS_REC,
     detach,
     mount,
@@ -39,6 +41,12 @@ from shared.sandbox.keeper.kernel import (
 
 PROC = "/proc"
 """Of the new namespace, over the keeper's: nsjail needs it to map users, and shows it to the program."""
+MASKED = (
+    "acpi", "asound", "bus", "cmdline", "config.gz", "crypto", "driver", "fs", "interrupts", "iomem", "ioports", "irq",
+    "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "locks",
+    "mtrr", "sched_debug", "scsi", "softirqs", "sysrq-trigger", "timer_list",
+)  # fmt: skip
+"""What tells of the machine, its other users and its kernel, and nothing that a program needs to compute."""
 TICK = os.sysconf("SC_CLK_TCK")
 KIB = 1024
 """Sizes in smaps_rollup are in these."""
@@ -53,6 +61,7 @@ def run_init(
     mount("none", "/", "", MS_REC | MS_PRIVATE, "")
     let_go(request["others"], request["needs"])
     mount("proc", PROC, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2")
+    mask()
     if request["scratch"]:
         # nsjail makes its mount points in /tmp and leaves them there: so not in the machine's.
         mount("temper", request["scratch"], "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=1777")
@@ -87,6 +96,16 @@ def let_go(others: Sequence[str], needs: Sequence[str]) -> None:
         if not any(point.startswith(above + "/") for above in gone):
             detach(point)
             gone.append(point)
+
+
+def mask() -> None:
+    """Covers what a program has no business with; nsjail shows /proc with all that is mounted on it."""
+    for name in MASKED:
+        place = Path(PROC, name)
+        if place.is_dir():
+            mount("temper", str(place), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=0555")
+        elif place.exists():
+            mount("/dev/null", str(place), "", MS_BIND, "")
 
 
 def _mount_points() -> list[str]:
