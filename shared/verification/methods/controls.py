@@ -28,6 +28,9 @@ _Side = tuple[ast.AST, str, int | None]
 """A place in a tree: owner, field, and index where the field is a list."""
 _EQUALITIES = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual", "assertSetEqual",
                "assertIs", "assertAlmostEqual", "assertMultiLineEqual", "assertSequenceEqual")  # fmt: skip
+_KINDS = ("value", "replaced", "turned", "appended")
+"""From those that look like the real test to those that do not: an expected value that is another, an expected
+expression that is some text, an assertion that is turned round, one more that cannot hold."""
 _VARIANTS = 4
 """Other values tried of one place."""
 
@@ -41,7 +44,7 @@ def normal(source: str) -> str:
 def controls(
     source: str, names: tuple[str, ...], count: int, seed: bytes, *, keep_ids: bool = False
 ) -> list[str]:
-    """Up to `count` changed copies of a test file, each different; those that change a value come first.
+    """Up to `count` changed copies of a test file, each different, those first that look most like it.
 
     `names`: the way to the function, such as `("TestSum", "test_small")`. `keep_ids`: leave tables of parameters alone,
     of which the ids of tests are made. Empty where the test cannot be contradicted.
@@ -52,8 +55,8 @@ def controls(
     kinds = [kind for kind, _ in _changes(tree, names, seed, keep_ids)[1]]
     dice = random.Random(seed)
     order: list[int] = []
-    for sharp in (True, False):
-        ways = [way for way, kind in enumerate(kinds) if (kind == "value") is sharp]
+    for wanted in _KINDS:
+        ways = [way for way, kind in enumerate(kinds) if kind == wanted]
         dice.shuffle(ways)
         order += ways
     found: dict[str, None] = {}
@@ -101,17 +104,19 @@ class _Places:
     keep_ids: bool
 
     def changes(self) -> Iterator[tuple[str, _Change]]:
-        """(kind, change) in a fixed order: `value` alters an expected value, `turned` and `appended` an assertion."""
+        """(kind, change), in a fixed order."""
         if any(
             isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in _own_nodes(self.function)
         ):
             return
         for statement in self.function.body:
             for side in _expected_sides(statement):
-                for change in self._of_value(side):
-                    yield "value", change
-            if isinstance(statement, ast.Assert):
-                yield "turned", _turn(statement)
+                values = list(self._of_value(side))
+                for change in values or [_setter(side, ast.Constant(self._text()))]:
+                    yield "value" if values else "replaced", change
+            condition = _condition(statement)
+            if condition is not None:
+                yield "turned", _setter(condition, ast.UnaryOp(ast.Not(), _get(condition)))
         yield "appended", lambda: self.function.body.append(ast.parse("assert [] == [0]").body[0])
 
     def _of_value(self, side: _Side) -> Iterator[_Change]:
@@ -128,6 +133,10 @@ class _Places:
             yield from self._sources(node.id)
         else:
             yield from self._others(side)
+
+    def _text(self) -> str:
+        """That nothing honest is equal to."""
+        return "".join(self.dice.choice("aeiorstnlk") for _ in range(9))
 
     def _others(self, side: _Side) -> Iterator[_Change]:
         for _ in range(_VARIANTS):
@@ -203,17 +212,28 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 def _expected_sides(statement: ast.stmt) -> Iterator[_Side]:
     """The sides of an equality that the statement asserts."""
-    if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
-        test = statement.test
-        if len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-            yield test, "comparators", 0
-            yield test, "left", None
+    condition = _condition(statement)
+    test = _get(condition) if condition is not None else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.Is):
+        yield test, "comparators", 0
+        yield test, "left", None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
         plain = len(call.args) == 2 and not call.keywords  # no `delta` that a change might stay within
         if isinstance(call.func, ast.Attribute) and call.func.attr in _EQUALITIES and plain:
             yield call, "args", 1
             yield call, "args", 0
+
+
+def _condition(statement: ast.stmt) -> _Side | None:
+    """Where the statement has what must be true: `assert x`, `self.assertTrue(x)`."""
+    if isinstance(statement, ast.Assert):
+        return statement, "test", None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "assertTrue" and call.args:
+            return call, "args", 0
+    return None
 
 
 def _reads(scope: ast.AST, name: str) -> int:
@@ -252,12 +272,5 @@ def _all(changes: list[_Change]) -> _Change:
     def change() -> None:
         for one in changes:
             one()
-
-    return change
-
-
-def _turn(statement: ast.Assert) -> _Change:
-    def change() -> None:
-        statement.test = ast.UnaryOp(ast.Not(), statement.test)
 
     return change

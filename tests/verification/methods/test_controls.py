@@ -38,7 +38,9 @@ def outcomes(source: str, name: str, **given: Any) -> list[str]:
         "assert [f(1), f(2)] == [1, 4]", "assert str(f(2)) == '4'", "assert f(2) > 3", "assert f(2)", "value = f(2)\nassert value == 4",
         "assert {'a': f(2)} == {'a': 4}", "assert (f(2), None) == (4, None)", "assert f(2) == 4.0", "assert (f(2) == 4) == True",
         "for n in range(3):\n    assert f(n) == n * n", "x = 4\nassert f(x) == 16\nassert x == 4", "N = 1\nassert f(N) == N",
-        "with open('/dev/null'):\n    assert f(2) == 4", "assert f(-1) == 1", "assert f(0) == 0", "assert f(1j) == -1 + 0j",
+        "with open('/dev/null'):\n    assert f(2) == 4", "assert f(2) is not None\nassert f(3) is f(3) or f(3)", "g = lambda n: n ** 2\nassert f(5) == g(5)\nassert g(6) == f(6)", "assert (f(2) > 1) is True",
+        "class T:\n    def assertTrue(self, x): assert x\n    def assertEqual(self, a, b): assert a == b\nself = T()\nself.assertTrue(f(2) == 4)\nself.assertEqual(f(3), 9)",
+        "assert f(-1) == 1", "assert f(0) == 0", "assert f(1j) == -1 + 0j",
     ],
 )  # fmt: skip
 def test_honest_code_fails_every_control(body: str) -> None:
@@ -62,7 +64,9 @@ def test_an_object_equal_to_everything_passes_one_that_changes_a_value() -> None
 
         __hash__ = None  # type: ignore[assignment]
 
-    assert "passed" in outcomes("def test_it():\n    assert f(2) == 4\n", "test_it", f=lambda n: Anything())
+    for body in ("assert f(2) == 4", "assert f(2) == g(2)", "want = g(2)\n    assert want == f(2)"):
+        source = f"def test_it():\n    {body}\n"
+        assert "passed" in outcomes(source, "test_it", f=lambda n: Anything(), g=lambda n: n * n)
 
 
 def test_parameters_and_methods() -> None:
