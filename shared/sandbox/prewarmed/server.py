@@ -24,7 +24,6 @@ from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeptProcess
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.nsjail import INSIDE_UID, Jail, command_line
-from shared.sandbox.prewarmed import guest, zygote
 from shared.sandbox.prewarmed.host import Host
 from shared.sandbox.prewarmed.leash import Leash
 from shared.sandbox.seccomp import bpf
@@ -32,16 +31,23 @@ from shared.sandbox.streams import Drain
 
 _START_S, _END_S = 30.0, 5.0
 _MESSAGE = 1 << 16
-_BOOT = (
-    "import socket; peer = socket.socket(fileno=3); text = peer.recv(1 << 18); peer.detach(); "
-    "exec(compile(text, '<fork server>', 'exec'))"
-)
+_BOOT = """
+import json, socket, sys, types
+peer = socket.socket(fileno=3)
+for name, text in json.loads(peer.recv(1 << 18)):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+peer.detach()
+sys.exit(module.main())
+"""
+_INSIDE = ("kernel", "runner", "init", "zygote")
+"""Modules of `inside` in the order in which they import each other; the last one is started. Never imported here."""
 _ARGV = ("/python/bin/python3", "-s", "-S", "-P", "-X", "utf8", "-c", _BOOT)
 """Not `-I`: it would ignore PYTHONHASHSEED. The environment is ours anyway."""
 _AT_START = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 """One order of sets in all checks; and a server with threads could not be forked."""
 _UNBOUNDED = Limits(
-    wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=zygote.MOST_DESCRIPTORS, file_mb=1 << 20
+    wall_s=1e9, cpu_s=1e9, processes=1 << 16, open_files=1 << 12, file_mb=1 << 20
 )  # fmt: skip
 """Of the server itself, which runs no program; its children lower theirs."""
 
@@ -104,13 +110,12 @@ class ForkServer:
         settings = {
             "path": ["/python-packages"],
             "imports": self._imports,
-            "modules": {"temper_channel": _text(guest.__file__)},
             "forget": list(_AT_START),
             "filter": base64.b64encode(bpf()).decode(),
         }
         try:
             async with asyncio.timeout(_START_S):
-                await loop.sock_sendall(control, _text(zygote.__file__).encode())
+                await loop.sock_sendall(control, json.dumps(_texts()).encode())
                 await loop.sock_sendall(control, json.dumps(settings).encode())
                 body = await loop.sock_recv(control, _MESSAGE)
         except (TimeoutError, OSError) as error:
@@ -226,5 +231,9 @@ class ForkServer:
             leash.lost(reason)
 
 
-def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+def _texts() -> list[tuple[str, str]]:
+    """Modules by the names under which they are known in the jail."""
+    here = Path(__file__).parent
+    files = {"temper_channel": here / "guest.py"}
+    files |= {f"{__package__}.inside.{name}": here / "inside" / f"{name}.py" for name in _INSIDE}
+    return [(name, file.read_text(encoding="utf-8")) for name, file in files.items()]

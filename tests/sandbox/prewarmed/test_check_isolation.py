@@ -140,6 +140,19 @@ def test_what_a_check_is(jail: Jailer) -> None:
     ]
 
 
+def test_nothing_of_ours_can_be_imported(jail: Jailer) -> None:
+    source = """
+        import importlib, sys
+        print([name for name in sys.modules if name.partition(".")[0] in ("shared", "services", "temper")])
+        for name in ("shared", "shared.domains", "services", "temper"):
+            try:
+                print(importlib.import_module(name))
+            except ModuleNotFoundError:
+                pass
+    """
+    assert printed(jail, source) == "[]"
+
+
 def test_users_are_apart_while_checks_run(jail: Jailer) -> None:
     """Limits and keyrings of a user are the kernel's own books: two checks never share one."""
 
