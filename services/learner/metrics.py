@@ -167,15 +167,23 @@ class TokenRecord:
         self._columns: dict[str, list[np.ndarray]] = {name: [] for name in TokenFacts.__slots__}
         self._attempts: list[np.ndarray] = []
 
-    def add(self, attempts: Tensor, terms: LossTerms, new: Tensor, sampler: Tensor, entropy: Tensor) -> None:
-        """Of one micro-batch, after its backward pass: `new` has kept its gradient, or has none."""
-        known = new.detach()
+    def add(
+        self,
+        attempts: Tensor,
+        terms: LossTerms,
+        new: Tensor,
+        sampler: Tensor,
+        entropy: Tensor,
+        *,
+        slope: Tensor,
+    ) -> None:
+        """Of one micro-batch. slope [n]: ∂loss/∂log p, or where there was no backward pass NaN for whoever is why."""
         columns = {
             "kl": terms.kl_tokens,
             "entropy": entropy,
-            "gap": known - sampler,
+            "gap": new.detach() - sampler,
             "clipped": terms.clipped,
-            "slope": torch.full_like(known, torch.nan) if new.grad is None else new.grad,
+            "slope": slope,
         }
         for name, column in columns.items():
             self._columns[name].append(column.detach().double().cpu().numpy())

@@ -153,18 +153,22 @@ class Step:
         else:
             terms = policy_loss(tokens, objective)
         loss = terms.total(kl_coefficient, objective.entropy_coefficient)
+        slope = torch.zeros_like(new.detach())
         if not bool(torch.isfinite(loss)):
-            broken = _not_finite("loss", self._culprits(micro, batch, new, tokens))
+            wrong = _wrong(new, tokens)
+            broken = _not_finite("loss", _owners_of(micro.attempts[wrong], batch))
             if record is None:
                 raise broken
             self._broken = self._broken or broken
+            slope[wrong] = torch.nan
         if self._broken is None:
             if record is not None:
                 new.retain_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            slope = new.grad if record is not None and new.grad is not None else slope
         sums.add(loss.detach(), terms, new, tokens.sampler, entropy.detach())
         if record is not None:
-            record.add(micro.attempts, terms, new, tokens.sampler, entropy)
+            record.add(micro.attempts, terms, new, tokens.sampler, entropy, slope=slope)
 
     def _pair_terms(
         self, micro: MicroBatch, batch: Batch, objective: Objective, tokens: Tokens, sums: Sums
@@ -241,11 +245,6 @@ class Step:
             entropy=entropy,
         )
 
-    def _culprits(self, micro: MicroBatch, batch: Batch, new: Tensor, tokens: Tokens) -> tuple[str, ...]:
-        wrong = ~torch.isfinite(new.detach() * tokens.weight * torch.exp(new.detach() - tokens.sampler))
-        guilty = micro.attempts[wrong] if bool(wrong.any()) else micro.attempts
-        return tuple(batch.attempts[index].trajectory_id for index in torch.unique(guilty).tolist())
-
     def _norm(self) -> float:
         """Of the whole gradient, which is clipped to its limit; not a number after a loss that was not finite."""
         if self._broken is not None:
@@ -263,6 +262,17 @@ class Step:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
+
+
+def _wrong(new: Tensor, tokens: Tokens) -> Tensor:
+    """bool[n]: the tokens whose own part of the loss is not finite; all where none can be told."""
+    known = new.detach()
+    wrong = ~torch.isfinite(known * tokens.weight * torch.exp(known - tokens.sampler))
+    return wrong if bool(wrong.any()) else torch.ones_like(wrong)
+
+
+def _owners_of(attempts: Tensor, batch: Batch) -> tuple[str, ...]:
+    return tuple(batch.attempts[index].trajectory_id for index in torch.unique(attempts).tolist())
 
 
 def _not_finite(what: str, trajectories: tuple[str, ...]) -> NonFiniteStepError:

@@ -54,7 +54,8 @@ def contributions(
         return out
 
     largest = np.zeros(count)
-    np.maximum.at(largest, attempts, np.abs(tokens.gap))
+    with np.errstate(invalid="ignore"):  # what is not a number stays what it is
+        np.maximum.at(largest, attempts, np.abs(tokens.gap))
     # As in the step's metric: beyond e^30 a weight is as good as infinite.
     weights = np.exp(2 * np.clip(tokens.gap, -30.0, 30.0))
     total = float(weights.sum()) or 1.0
