@@ -31,7 +31,7 @@ def flaky(domain: str, examples: Sequence[Disagreement]) -> Finding:
     return Finding(
         domain,
         "flaky",
-        f"domain {domain!r} gives one attempt different verdicts ({newest}): mend its check, then lift it",
+        f"it gives one attempt different verdicts ({newest}): mend its check, then lift it",
         {"attempts": [{"trajectory_id": e.trajectory_id, "verdicts": list(e.verdicts)} for e in examples]},
     )
 
@@ -41,7 +41,7 @@ def broken_checks(tripped: Tripped) -> Finding:
     return Finding(
         tripped.domain,
         "faults",
-        f"{tripped.faults} of the last {tripped.checks} checks of domain {tripped.domain!r} were faults of ours "
+        f"{tripped.faults} of its last {tripped.checks} checks were faults of ours "
         f"({outward(latest[-1], 160)}): mend it, then lift it",
         {"faults": tripped.faults, "checks": tripped.checks, "latest": latest},
     )
@@ -51,7 +51,7 @@ def flagged(broken: Broken) -> Finding:
     return Finding(
         broken.domain,
         "flags",
-        f"{broken.flagged} of the last {broken.attempts} attempts at domain {broken.domain!r} are flagged "
+        f"{broken.flagged} of the last {broken.attempts} attempts at it are flagged "
         f"{broken.flag}: look at them, then lift it or write a rule that allows it",
         {
             "flag": broken.flag,

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from shared.sandbox.cgroups.choose import owners_folders
+from shared.sandbox.owners import owner_name
 from shared.settings import Settings
 from tests.brokers import eventually
 from tests.services.bench import Bench, bench
@@ -137,19 +139,22 @@ def test_a_verifier_killed_while_programs_run_leaves_none_of_them(
         async with asyncio.timeout(30):
             while not any(b"sleep\x00600" in command(pid) for pid in descendants(process.pid)):
                 await asyncio.sleep(0.05)
-        family = descendants(process.pid)
+        family, owner = descendants(process.pid), owner_name(process.pid)
+        assert marks(owner, settings), "nothing in the control groups or the state folder names it"
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         await asyncio.to_thread(eventually, lambda: gone(family), what=f"the end of {len(family)} processes")
         heir, _ = await asyncio.to_thread(started, settings, "verifier-1", tmp_path)
         try:
             wanted = {message.trajectory_id for message in attempts}
-            return await it.read(
+            found = await it.read(
                 it.names.rewards, lambda found: wanted <= {d.message.trajectory_id for d in found}, 60.0
             )
         finally:
             heir.send_signal(signal.SIGTERM)
             assert heir.wait(20) == 0
+        assert marks(owner, settings) == []
+        return found
 
     async def body() -> list[Any]:
         async with bench(settings) as it:
@@ -157,6 +162,12 @@ def test_a_verifier_killed_while_programs_run_leaves_none_of_them(
 
     found = asyncio.run(body())
     assert {(d.message.verdict, d.message.reward) for d in found} == {("passed", 1.0)}
+
+
+def marks(owner: str, settings: Settings) -> list[Path]:
+    """Control groups and folders that carry the name of a process."""
+    groups = [folder / owner for folder in owners_folders() if (folder / owner).exists()]
+    return groups + list(Path(settings.sandbox.state_folder).glob(f"*{owner}*"))
 
 
 def command(pid: int) -> bytes:
