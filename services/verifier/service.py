@@ -201,7 +201,7 @@ class VerifierService:
         return Signature(self._worker_id, self._version, _now_ms(), delivery.attempt)
 
     def waits_for(self) -> str:
-        return ""
+        return f"a sandbox: {self._jails.problem}" if self._jails.problem else ""
 
     def ready(self) -> Mapping[str, Any]:
         return {"domains": [domain.name for domain in self._settings.domains]}

@@ -53,6 +53,8 @@ class Jails(Generic[B]):
         """Checks in progress by the id of their sandbox: a broken one is closed when its last one has left."""
         self._lock = asyncio.Lock()
         self._closed = False
+        self.problem = ""
+        """Why the last attempt to open a sandbox failed; empty once one is open."""
         self._log = structlog.get_logger()
 
     @property
@@ -120,7 +122,12 @@ class Jails(Generic[B]):
             if self._closed:
                 raise SandboxFault("the verifier is closing: no check was made")
             if self._box is None:
-                box = await self._open_box()
+                try:
+                    box = await self._open_box()
+                except Exception as error:
+                    self.problem = str(error) or type(error).__name__
+                    raise
+                self.problem = ""
                 if self._closed:  # closed meanwhile: nobody else would close this one
                     await box.close()
                     raise SandboxFault("the verifier is closing: no check was made")

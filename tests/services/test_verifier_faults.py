@@ -92,7 +92,8 @@ def test_a_jail_binary_that_comes_back_in_time_costs_a_retry(
     async def body() -> None:
         async with bench(settings) as it, verifying(settings):
             await it.attempt(message)
-            await first_failure(it)
+            wanted = f"a sandbox: sandbox.nsjail is {str(tmp_path / 'nsjail')!r}"
+            await it.read(it.names.workers, lambda seen: any(wanted in d.message.waits_for for d in seen))
             (tmp_path / "nsjail").symlink_to(find_nsjail())
             assert (await passes(it, message)).attempts > 1
 
