@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from pydantic import BaseModel
@@ -28,6 +29,7 @@ ODD_REQUESTS = {
     "returns text": CheckRequest("returns_text", {}),
     "no jail": CheckRequest("needs_no_jail", {}),
     "times out": CheckRequest("times_out", {}),
+    "computes": CheckRequest("computes", {}, seconds=0.4),
 }
 """By answers that make the domain ask for them."""
 
@@ -98,7 +100,13 @@ async def times_out(sandbox: None, request: Nothing, limits: Limits) -> Judgemen
     raise TimeoutError("a wait of the method's own")
 
 
+async def computes(sandbox: None, request: Nothing, limits: Limits) -> Judgement:
+    time.sleep(1.5)
+    return Judgement.passed()
+
+
 METHODS = {
+    "computes": Method(Nothing, computes, jailed=False),
     "times_out": Method(Nothing, times_out, jailed=False),
     "needs_no_jail": Method(Nothing, needs_no_jail, jailed=False),
     "printed_text": Method(Program, printed_text),

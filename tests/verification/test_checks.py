@@ -234,6 +234,21 @@ def test_a_method_that_runs_nothing_of_the_policy_needs_no_sandbox() -> None:
     asyncio.run(body())
 
 
+def test_a_method_without_a_jail_holds_up_nothing_else_and_has_its_budget() -> None:
+    async def body() -> None:
+        async with ChildPool([PRINTING]) as children:
+            checks = Checks(children, None, methods)
+            check = asyncio.create_task(checks.check(INSTANCE.reference(), Attempt("computes"), AMPLE))
+            turns = 0
+            while not check.done():
+                await asyncio.sleep(0.01)
+                turns += 1
+            assert isinstance(check.exception(), CheckTimedOut)
+            assert turns > 5, "the loop stood still while the method computed"
+
+    asyncio.run(body())
+
+
 def test_methods_of_this_build_are_found_by_name_and_their_packages_are_shown() -> None:
     method = registered("python_function_tests")
     assert method.jailed and {"candidate", "entry_point", "test"} <= set(method.request.model_fields)
