@@ -24,7 +24,17 @@ from services.learner.trainer import Trainer
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
-from shared.contracts import Control, Headers, Heartbeat, Message, Notice, Policy, Step, Trajectory
+from shared.contracts import (
+    Control,
+    Evaluation,
+    Headers,
+    Heartbeat,
+    Message,
+    Notice,
+    Policy,
+    Step,
+    Trajectory,
+)
 from shared.errors import DependencyError, StorageError, TemperError
 from shared.settings import Settings
 from shared.storage import ObjectStore
@@ -45,7 +55,7 @@ class World:
         self.settings = settings
         self.names = TopicNames(settings.bus.namespace)
         self.producer = TypedProducer(settings, "world", ObjectStore(settings.storage_uri))
-        topics = [self.names.policies, self.names.steps, self.names.workers]
+        topics = [self.names.policies, self.names.steps, self.names.workers, self.names.control]
         self.reader = LogReader(settings, "scheduler", topics)
         self.seen: list[Message] = []
         self._trace = 0
@@ -247,6 +257,84 @@ def test_abandoned_groups_are_given_up(learner_settings: Callable[..., Settings]
     world = asyncio.run(with_learner(settings, script))
     given_up = {group.group_id: group.fates for group in world.of(Notice)[0].groups}
     assert given_up == dict.fromkeys(("0-rl-0000000", "0-rl-0000007"), ("expired", "expired"))
+
+
+def test_a_paused_learner_takes_no_batch_until_it_is_resumed(
+    learner_settings: Callable[..., Settings],
+) -> None:
+    bound = {"metric": "logprob_gap_mean", "limit": 0.0, "action": "pause"}
+    settings = learner_settings(
+        stages=[{**STAGES[1], "steps": 3, "groups_per_step": 1}],
+        guard={"bounds": [bound]},
+        telemetry={"traces": "none", "heartbeat_s": 0.1},
+    )
+
+    def told(world: World) -> list[Control]:
+        return [message for message in world.seen if isinstance(message, Control)]
+
+    async def feed(world: World, index: int) -> None:
+        await world.group(index, version=0, stage=0)
+
+    async def first(world: World) -> None:
+        await world.until(lambda seen: versions(seen) == [0], "version 0")
+        await feed(world, 0)
+        await world.until(lambda seen: any(isinstance(m, Control) for m in seen), "the pause is told")
+        (pause,) = told(world)
+        assert (pause.kind, pause.step) == ("pause", 1) and "paused: logprob_gap_mean" in pause.reason
+        assert [m.action for m in world.of(Step)] == ["pause"]
+        await feed(world, 1)
+        await world.until(
+            lambda seen: any(isinstance(m, Heartbeat) and "temper resume" in m.waits_for for m in seen),
+            "the learner says what it waits for",
+        )
+        await asyncio.sleep(0.5)
+        assert steps(world.seen) == [1]
+
+    async def second(world: World) -> None:
+        await world.until(lambda seen: len(told(world)) >= 2, "a restarted learner is paused all the same")
+        resume = Control(run_id=settings.run.name, kind="resume", body={"step": 1})
+        await world.producer.send(world.names.control, resume)
+        await world.until(lambda seen: 2 in steps(seen), "the next batch is taken")
+        await world.until(lambda seen: any(m.step == 2 for m in told(world)), "and paused again")
+
+    asyncio.run(with_learner(settings, first))
+    asyncio.run(with_learner(settings, second))
+
+
+def test_a_stage_from_other_weights_waits_for_the_evaluation_of_the_one_before(
+    learner_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    small_policy(seed=4).model.save_pretrained(str(tmp_path / "other"))
+    settings = learner_settings(
+        stages=[STAGES[0], {**STAGES[1], "steps": 1, "start_from": str(tmp_path / "other")}],
+        telemetry={"traces": "none", "heartbeat_s": 0.1},
+    )
+
+    async def script(world: World) -> None:
+        for index in range(2):
+            await world.attempt(demonstration(f"0-sft-{index:07d}"))
+        await world.until(
+            lambda seen: any(isinstance(m, Heartbeat) and "0-sft-end" in m.waits_for for m in seen),
+            "the learner waits for the evaluation",
+        )
+        assert versions(world.seen) == [0, 1]
+        result = Evaluation(
+            run_id=settings.run.name, name="0-sft-end", stage_index=0, step=1, first_version=1, last_version=1,
+            domains={},
+        )  # fmt: skip
+        await world.producer.send(world.names.control, result)
+        await world.until(lambda seen: 2 in steps(seen), "the step that takes them")
+        await world.group(0, version=1)
+        await world.group(1, version=2)
+        await world.group(2, version=2)
+        await world.until(lambda seen: 3 in steps(seen), "the stage's own step")
+
+    world = asyncio.run(with_learner(settings, script))
+    told = {step.step: step for step in world.of(Step)}
+    assert (told[2].stage_index, told[2].stage_step, told[2].groups) == (1, 0, ())
+    assert "rl starts from" in told[2].notes[0]
+    fates = {group.group_id: group.fates for group in told[3].groups}
+    assert fates["1-rl-0000000"] == ("stale", "stale") and fates["1-rl-0000002"] == ("trained", "trained")
 
 
 def test_a_lost_store_is_not_started_over(learner_settings: Callable[..., Settings]) -> None:
