@@ -71,7 +71,7 @@ class Places:
         grown = [
             (path, place, space)
             for (path, place), space in zip(places, spaces, strict=True)
-            if self._before is None or path != WORK or space.used > self._before.used
+            if self._before is None or path != WORK or _more(space, self._before)
         ]
         for path, _, space in grown:
             if space.full:
@@ -123,3 +123,7 @@ class Places:
                 left -= len(contents)
                 found[path] = contents
         return found
+
+
+def _more(now: Space, before: Space) -> bool:
+    return now.used > before.used or now.inodes_used > before.inodes_used

@@ -66,6 +66,10 @@ class Space:
         return self.size - self.free
 
     @property
+    def inodes_used(self) -> int:
+        return self.inodes - self.inodes_free
+
+    @property
     def full(self) -> bool:
         return self.free == 0 or self.inodes_free == 0
 

@@ -8,5 +8,5 @@ while True:
         if os.fork() == 0:
             os._exit(0)
     except OSError:
-        time.sleep(0.2)
+        time.sleep(1)
         raise
