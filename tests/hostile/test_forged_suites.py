@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from shared.verification.detectors.flags import Flag
 from tests.verification.methods.bench import Bench, bench
 
 __all__ = ["bench"]
@@ -17,7 +16,16 @@ READER = (
     "import sys\n\ndef _seen(n):\n    frame = sys._getframe(2)\n    numbers = [c for c in frame.f_code.co_consts if type(c) is int]\n"
     "    return numbers[numbers.index(n) + 1] if n in numbers else 0\n\n"
 )
+QUIET = (
+    "def _seen(n):\n    def gen():\n        yield getattr(getattr(getattr(running, 'gi_' + 'frame'), back), back)\n"
+    "    back = 'f_' + 'back'\n    running = gen()\n    frame = getattr(next(running), back)\n"
+    "    numbers = [c for c in getattr(frame, 'f_co' + 'de').co_consts if type(c) is int]\n"
+    "    return numbers[numbers.index(n) + 1] if n in numbers else 0\n\n"
+)
+"""As `READER`, by a way that no audit event tells of."""
 ATTACKERS = {
+    "reads quietly": QUIET + "def f(n):\n    return _seen(n)\n",
+    "reads quietly and believes even numbers": QUIET + "def f(n):\n    value = _seen(n)\n    return value if value % 2 == 0 else None\n",
     "returns what it reads": READER + "def f(n):\n    return _seen(n)\n",
     "believes even numbers": READER + "def f(n):\n    value = _seen(n)\n    return value if value % 2 == 0 else None\n",
     "believes what is laid out by hand": (
@@ -70,9 +78,23 @@ def test_a_solution_by_chance_is_not_paid(bench: Bench) -> None:
 
 
 def test_the_control_is_what_caught_it(bench: Bench) -> None:
-    record = {"files": {"work.py": ATTACKERS["returns what it reads"]}, "hidden": HIDDEN, "named": NAMED}
+    record = {"files": {"work.py": ATTACKERS["reads quietly"]}, "hidden": HIDDEN, "named": NAMED}
     judged = bench.judge("pytest_suite", record)
-    assert Flag.CONTROL_PASSED in judged.flags
     assert judged.reason == "the results are not to be believed: control_passed"
     without = bench.judge("pytest_suite", {**record, "options": {"controls": 0}})
     assert without.verdict == "passed", "the attack does not work by itself: it proves nothing"
+
+
+def test_a_look_at_frames_is_unpaid_even_without_controls(bench: Bench) -> None:
+    record = {"files": {"work.py": ATTACKERS["returns what it reads"]}, "hidden": HIDDEN, "named": NAMED}
+    judged = bench.judge("pytest_suite", {**record, "options": {"controls": 0}})
+    assert judged.reason == "the results are not to be believed: frame_walk"
+
+
+def test_reading_the_hidden_tests_is_unpaid_and_reading_ones_own_files_is_not(bench: Bench) -> None:
+    reading = "import pathlib\ndef f(n):\n    pathlib.Path('{}').read_text()\n    return n * n + 1\n"
+    for path, verdict in (("tests/test_f.py", "failed"), ("data.txt", "passed"), ("work.py", "passed")):
+        place = f"/work/repository/{path}"
+        files = {"work.py": reading.format(place), "data.txt": "x"}
+        judged = bench.judge("pytest_suite", {"files": files, "hidden": HIDDEN, "named": NAMED[:2]})
+        assert judged.verdict == verdict, (path, judged)

@@ -16,6 +16,7 @@ _FLAGS = {
     "collector": Flag.GC_WALK,
     "memory": Flag.GC_WALK,
     "proc": Flag.READS_PROC_OR_DISK,
+    "hidden": Flag.READS_PROC_OR_DISK,
     "tests": Flag.READS_PROC_OR_DISK,
     "disk": Flag.READS_PROC_OR_DISK,
     "reward": Flag.REWARD_PATH_WRITTEN,

@@ -62,7 +62,7 @@ def _loaded(peer: Peer, channel: Channel, note: Any, source: str, entry: str) ->
         channel.send(UNREADABLE, type(error).__name__.encode())
         return None
     module = _module(source)
-    watch(PLACE, note)
+    watch(PLACE.__eq__, note)
     try:
         exec(code, module.__dict__)
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:

@@ -4,8 +4,8 @@ Invariant: everything that pytest and this program need is imported before the r
 configuration of the repository is read, and the path is appended, so that no module of it takes another's place. The
 tested code shares this process and can forge all that is said here: the caller's control tests are there for that.
 
-Frames in: `W` ((path, piece), …) pieces of files, then `T` (token, test id, more arguments, read conftest). Frames out: `R` (token, test id,
-phase, outcome, xfail) as they come, and `F` (token, exit status, collected) at the end.
+Frames in: `W` ((path, piece), …) pieces of files, then `T` (token, test id, watched paths, hidden paths, read
+conftest). Frames out: `N` an event for the flags, `R` (token, test id, phase, outcome, xfail) as they come, and `F` (token, exit status, collected) at the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 from shared.verification.guest.channel import Channel, Closed
 from shared.verification.guest.codec import Decoder, Encoder
+from shared.verification.guest.watch import watch
 
-FILES, START, REPORT, FINISHED = b"W", b"T", b"R", b"F"
+FILES, START, REPORT, FINISHED, NOTE = b"W", b"T", b"R", b"F", b"N"
 PLACE = "/work/repository"
 _EARLY = (
     "pytest", "unittest", "unittest.mock", "doctest", "logging", "tempfile", "shutil", "json", "re", "inspect", "ast", "traceback",
@@ -36,7 +37,7 @@ def main() -> None:
             if kind == FILES:
                 _write(Decoder().decode(payload))
             elif kind == START:
-                status = _run(channel, *Decoder().decode(payload))
+                status = _run(channel, Decoder().decode(payload))
                 break
             else:
                 break
@@ -55,7 +56,8 @@ def _write(files: Any) -> None:
             file.write(content)
 
 
-def _run(channel: Channel, token: bytes, test: str, arguments: Any, read_conftest: bool) -> int:
+def _run(channel: Channel, job: Any) -> int:
+    token, test, watched, hidden, read_conftest = job
     for name in _EARLY:
         __import__(name)
     import pytest
@@ -69,11 +71,14 @@ def _run(channel: Channel, token: bytes, test: str, arguments: Any, read_conftes
     sys.argv[:] = ["pytest"]
     sys.dont_write_bytecode = True
     recorder = _recorder(channel.send, token)
+    own = frozenset(os.path.join(PLACE, path) for path in watched)  # noqa: PTH118
+    tests = frozenset(os.path.join(PLACE, path) for path in hidden)  # noqa: PTH118
+    watch(own.__contains__, lambda word: channel.send(NOTE, word.encode("ascii")), tests)
     fixed = [
         "-c", "/dev/null", f"--rootdir={PLACE}", "--import-mode=append", "-p", "no:cacheprovider", "-p", "no:terminal",
         "--override-ini=addopts=", "--override-ini=xfail_strict=true", *(() if read_conftest else ("--noconftest",)),
     ]  # fmt: skip
-    status = int(pytest.main([*fixed, *arguments, test], plugins=[recorder]))
+    status = int(pytest.main([*fixed, test], plugins=[recorder]))
     channel.send(FINISHED, Encoder().encode((token, status, recorder.collected)))
     return status
 

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 _PROC = re.compile(r"^/proc(?:/|$)")
@@ -38,45 +38,71 @@ _WORDS = {
 _QUIET = ("/python", "/usr/lib", "/usr/share", "/python-packages")
 
 
-def watch(own_file: str, tell: Callable[[str], None]) -> None:
-    """From now on `tell` is called, once a word. `own_file`: the file name of the candidate's code."""
+def watch(is_own: Callable[[str], bool], tell: Callable[[str], None], hidden: Collection[str] = ()) -> None:
+    """From now on `tell` is called, once a word. `is_own`: whether a file is the watched code's; `hidden`: full paths
+    of files that it has no business with, `hidden` being the word; where there are such, other code runs here too, and
+    a file is told of only if the watched code is the nearest that opens it."""
     said: set[str] = set()
     inside: list[bool] = []
     get_frame = sys._getframe
-
-    def from_candidate() -> bool:
-        return get_frame(2).f_code.co_filename == own_file
 
     def say(word: str) -> None:
         if word not in said:
             said.add(word)
             tell(word)
 
+    def asked_by_own() -> bool:
+        """The direct caller, or the caller of `inspect`; what other modules look up by themselves is their business."""
+        frame: Any = get_frame(3)
+        while frame is not None and frame.f_code.co_filename.endswith("/inspect.py"):
+            frame = frame.f_back
+        return frame is not None and is_own(frame.f_code.co_filename)
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if inside:
             return
         inside.append(True)
         try:
-            if event == "open":
-                for word in _of_path(arguments[0], arguments[1]):
-                    say(word)
-            elif event in ("os.listdir", "os.scandir"):
-                if str(arguments[0]) in ("/", "/proc", "/home", "/root", "/tests"):
-                    say("disk")
-            elif event in ("os.kill", "os.killpg", "signal.pthread_kill"):
-                if arguments[0] in (0, -1, os.getpid(), os.getppid(), threading.get_ident()):
-                    say("exit")
-            elif event in _WORDS:
-                if not event.startswith(("sys._", "gc.")) or from_candidate():
-                    say(_WORDS[event])
-            elif event == "subprocess.Popen" and "git" in str(arguments[1])[:200]:
-                say("history")
+            look(event, arguments)
         except (ValueError, IndexError, TypeError):
             pass  # an event with arguments of another shape: nothing to tell
         finally:
             inside.pop()
 
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            words = _of_path(arguments[0], arguments[1]) + (["hidden"] if arguments[0] in hidden else [])
+            if words and (not hidden or _nearest(get_frame(2), is_own, hidden)):
+                for word in words:
+                    say(word)
+        elif event in ("os.listdir", "os.scandir"):
+            if str(arguments[0]) in ("/", "/proc", "/home", "/root", "/tests"):
+                say("disk")
+        elif event in ("os.kill", "os.killpg", "signal.pthread_kill"):
+            if arguments[0] in (0, -1, os.getpid(), os.getppid(), threading.get_ident()):
+                say("exit")
+        elif event == "object.__getattr__":
+            if arguments[1] == "tb_frame" and is_own(get_frame(2).f_code.co_filename):
+                say("frames")
+        elif event in _WORDS:
+            if not event.startswith(("sys._", "gc.")) or asked_by_own():
+                say(_WORDS[event])
+        elif event == "subprocess.Popen" and "git" in str(arguments[1])[:200]:
+            say("history")
+
     sys.addaudithook(hook)
+
+
+def _nearest(frame: Any, is_own: Callable[[str], bool], hidden: Collection[str]) -> bool:
+    """Whether the watched code is nearer to this frame than any hidden file's."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_own(name):
+            return True
+        if name in hidden:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _of_path(path: Any, mode: Any) -> list[str]:

@@ -139,8 +139,8 @@ class _Places:
         return "".join(self.dice.choice("aeiorstnlk") for _ in range(9))
 
     def _others(self, side: _Side) -> Iterator[_Change]:
-        for _ in range(_VARIANTS):
-            other = self._other(_get(side))
+        for variant in range(_VARIANTS):
+            other = self._other(_get(side), odd=variant % 2)
             if other is not None:
                 yield _setter(side, other)
 
@@ -190,13 +190,16 @@ class _Places:
             changes.append(_setter(side, other))
         return changes
 
-    def _other(self, node: ast.AST) -> ast.expr | None:
-        """A literal of another value of the same type; None for what is no literal."""
+    def _other(self, node: ast.AST, odd: int | None = None) -> ast.expr | None:
+        """A literal of another value of the same type; None for what is no literal. `odd`: of an integer's change, so
+        that a place has changes of both kinds."""
         if not isinstance(node, ast.expr):
             return None
         try:
             value = ast.literal_eval(node)
             found = another(value, self.dice)
+            while odd is not None and type(value) is int and (found - value) % 2 != odd:
+                found = another(value, self.dice)
             return None if found == value else ast.parse(repr(found), mode="eval").body
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return None

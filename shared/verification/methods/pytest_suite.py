@@ -23,6 +23,7 @@ from shared.sandbox.prewarmed.child import Child
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.known import examples_in_test
+from shared.verification.detectors.runtime import flags_of_events
 from shared.verification.detectors.tree import flags_of_changes
 from shared.verification.guest.codec import Decoder, Encoder
 from shared.verification.guest.kinds import Malformed
@@ -42,12 +43,13 @@ from shared.verification.methods.trees import Entry
 
 PACKAGES = ("pytest",)
 """What the jail's root must show: `sandbox.python_packages`."""
-DECISIVE = frozenset((Flag.CONTROL_PASSED, Flag.TEST_RUNNER_PATCHED))
-"""Findings under which nothing is paid, whatever the tests said: a control that passed, and code that goes for the
-runner in a file that is kept (one in a file that is put back can do nothing, and is only flagged)."""
-_FILES, _START, _REPORT, _FINISHED = b"W", b"T", b"R", b"F"
+DECISIVE_WORDS = frozenset(("frames", "collector", "memory", "hidden"))
+"""Events (see `shared.verification.guest.watch`) under which nothing is paid, when the policy's own code causes them
+while hidden tests run: it looks where, in this process, the expected values are."""
+_FILES, _START, _REPORT, _FINISHED, _NOTE = b"W", b"T", b"R", b"F", b"N"
 _PIECE = 1 << 20
 _MAX_REPORTS = 10_000
+_MAX_WORDS = 64
 _FEW = 2
 """Named tests up to which each is run twice and controlled twice as often: one alone is easier to guess."""
 _PHASES = ("setup", "call", "teardown")
@@ -99,6 +101,26 @@ class _Run:
 
     problem: str = ""
     flags: set[Flag] = field(default_factory=set)
+    decisive: set[Flag] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What the tests run in: all files, those that are the policy's work, and the hidden ones."""
+
+    files: Mapping[str, bytes]
+    own: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, original: Mapping[str, bytes], policy: Mapping[str, bytes], hidden: Mapping[str, bytes]
+    ) -> _Tree:
+        files = restored_tree(original, policy, hidden)
+        own = [
+            path for path, content in files.items() if path not in hidden and original.get(path) != content
+        ]
+        return cls(files, tuple(own), tuple(hidden))
 
 
 async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judgement:
@@ -112,13 +134,14 @@ async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judge
     original, policy, hidden = _bytes(request.original), _policy_files(request), _bytes(request.hidden)
     known = [examples(request.visible), *map(examples_in_test, request.hidden.values())]
     flags = set(flags_of_changes(original, policy, hidden, known))
-    acting = {flag for flag in flags_of_changes(_kept(original), _kept(policy), hidden) if flag in DECISIVE}
-    suite = _Suite(sandbox, limits, packages, restored_tree(original, policy, hidden))
+    # Code that goes for the runner in a file that is put back can do nothing: it is flagged, and no more.
+    acting = {Flag.TEST_RUNNER_PATCHED} & flags_of_changes(_kept(original), _kept(policy), hidden)
+    suite = _Suite(sandbox, limits, packages, _Tree.of(original, policy, hidden))
     problems: list[str] = []
     for test in request.named:
         run = await suite.real(test)
         flags |= run.flags
-        acting |= run.flags & DECISIVE
+        acting |= run.decisive
         if run.problem:
             problems.append(f"{test} {run.problem}")
             if not request.options.partial:
@@ -169,13 +192,11 @@ def _names(test: str) -> tuple[str, ...]:
 class _Suite:
     """Single tests, each in a process of its own."""
 
-    def __init__(
-        self, sandbox: Sandbox, limits: Limits, packages: tuple[str, ...], tree: Mapping[str, bytes]
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, limits: Limits, packages: tuple[str, ...], tree: _Tree) -> None:
         self._sandbox, self._limits, self._packages, self._tree = sandbox, limits, packages, tree
 
     def source(self, test: str) -> str:
-        return self._tree[test.partition("::")[0]].decode("utf-8", "surrogateescape")
+        return self._tree.files[test.partition("::")[0]].decode("utf-8", "surrogateescape")
 
     async def real(self, test: str) -> _Run:
         return await self.control(test, normal(self.source(test)))
@@ -183,25 +204,27 @@ class _Suite:
     async def control(self, test: str, source: str) -> _Run:
         """The named test, with its file as `source` has it."""
         path = test.partition("::")[0]
-        return await self._run({**self._tree, path: source.encode("utf-8", "surrogateescape")}, test)
+        return await self._run({**self._tree.files, path: source.encode("utf-8", "surrogateescape")}, test)
 
     async def _run(self, tree: Mapping[str, bytes], test: str) -> _Run:
         token = secrets.token_bytes(16)
         async with guest(self._sandbox, "suite", self._limits, imports=self._packages) as child:
             await _send_files(child, tree)
-            await child.send(_START + Encoder().encode((token, test, (), has_conftest(tree))))
-            reports, end = await _listen(child, token)
+            job = (token, test, self._tree.own, self._tree.hidden, has_conftest(tree))
+            await child.send(_START + Encoder().encode(job))
+            reports, end, words = await _listen(child, token)
             result = await child.finish()
         result.raise_for_infrastructure()
-        run = _Run(flags=flags_of_result(result))
+        run = _Run(flags=flags_of_result(result) | flags_of_events(words))
+        run.decisive |= flags_of_events(words & DECISIVE_WORDS)
         if result.outcome is not Outcome.EXITED or end is None:
             judged = ended_early(result, "while the tests ran", who="the tested code")
             run.flags |= {Flag(flag) for flag in judged.flags}
             run.problem = f"did not end: {judged.reason}"
             return run
         run.problem = _problem(test, reports, end, result.exit_code)
-        if run.problem and end == (0, 1) and result.exit_code == 0:
-            run.flags.add(Flag.TEST_RUNNER_PATCHED)
+        if run.problem and end[0] == 0 and not any(outcome == "skipped" for *_, outcome, _ in reports):
+            run.flags.add(Flag.TEST_RUNNER_PATCHED)  # the signals contradict each other
         return run
 
 
@@ -241,11 +264,16 @@ async def _send_files(child: Child, tree: Mapping[str, bytes]) -> None:
 
 async def _listen(
     child: Child, token: bytes
-) -> tuple[list[tuple[str, str, str, bool]], tuple[int, int] | None]:
-    """Reports under our token, and the end's (exit status, tests collected); None where no end came."""
+) -> tuple[list[tuple[str, str, str, bool]], tuple[int, int] | None, set[str]]:
+    """Reports under our token, the end's (exit status, tests collected), None where no end came, and events."""
     reports: list[tuple[str, str, str, bool]] = []
+    words: set[str] = set()
     while (frame := await child.receive()) is not None:
         if len(frame) > MAX_READ_BYTES:
+            continue
+        if frame[:1] == _NOTE:
+            if len(words) < _MAX_WORDS:
+                words.add(frame[1:40].decode("ascii", "replace"))
             continue
         try:
             said, *rest = Decoder().decode(frame[1:])
@@ -253,13 +281,13 @@ async def _listen(
                 continue
             if frame[:1] == _FINISHED:
                 status, collected = rest
-                return reports, (int(status), int(collected))
+                return reports, (int(status), int(collected)), words
             name, phase, outcome, expected = rest
             if frame[:1] == _REPORT and len(reports) < _MAX_REPORTS:
                 reports.append((str(name), str(phase), str(outcome), bool(expected)))
         except (Malformed, ValueError, TypeError):
             continue
-    return reports, None
+    return reports, None, words
 
 
 def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:
