@@ -118,7 +118,7 @@ class OneRun:
         self._watch = watch = Watch(self._limits, self._group.counters)
         if self._stopped_early:
             watch.stop()
-        theirs, ours = open_pipes()
+        theirs, ours = open_pipes(self._site.uid)
         try:
             process = await self._spawn(theirs, self._group)
         except BaseException:

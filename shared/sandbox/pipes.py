@@ -12,6 +12,9 @@ from typing import NamedTuple
 from shared.sandbox.faults import SandboxFault
 
 
+_OF_PROGRAM = 3
+
+
 class Ends(NamedTuple):
     """One end of each: the program's input, its two streams, nsjail's log, the report of process 1."""
 
@@ -22,8 +25,9 @@ class Ends(NamedTuple):
     report: int
 
 
-def open_pipes() -> tuple[Ends, Ends]:
-    """The program's ends and ours. Raises `SandboxFault` where there are no descriptors left."""
+def open_pipes(user: int) -> tuple[Ends, Ends]:
+    """The program's ends and ours. Input and streams belong to `user`, so the program may open them by name too
+    (/dev/stdin, /dev/stderr). Raises `SandboxFault` where there are no descriptors left."""
     theirs: list[int] = []
     ours: list[int] = []
     try:
@@ -31,6 +35,8 @@ def open_pipes() -> tuple[Ends, Ends]:
             read, write = os.pipe2(os.O_CLOEXEC)
             theirs.append(write if number else read)
             ours.append(read if number else write)
+            if number < _OF_PROGRAM:
+                os.fchown(read, user, user)
     except OSError as error:
         close_all((*theirs, *ours))
         raise SandboxFault(f"no pipe for a run: {error.strerror}; raise the limit of open files") from error

@@ -49,6 +49,11 @@ def test_input_files_environment_and_folder(jail: Jailer) -> None:
     assert result.usage.processes_peak >= 1 or jail.mode == "none"
 
 
+def test_input_and_streams_can_be_opened_by_name(jail: Jailer) -> None:
+    result = jail.run(sh("cat /dev/stdin > /dev/stdout; echo told > /dev/stderr", stdin=b"in\n"), LIMITS)
+    assert (result.ok, result.stdout, result.stderr) == (True, b"in\n", b"told\n"), result
+
+
 def test_artifacts_are_plain_files_inside_the_work_folder(jail: Jailer) -> None:
     command = sh(
         "echo one > one; ln -s /etc/passwd link; ln -s one inner; mkfifo pipe; mkdir folder; ln one hard; "
