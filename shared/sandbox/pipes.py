@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from shared.sandbox.faults import SandboxFault
 
-
 _OF_PROGRAM = 3
 
 
