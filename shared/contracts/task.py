@@ -52,6 +52,10 @@ class Limits(Part):
     turns: int = Field(default=1, ge=1)
     context_tokens: int = Field(default=2048, ge=1)
     wall_seconds: float = Field(default=120.0, gt=0)
+    sampled_tokens: int = Field(default=0, ge=0)
+    """Of all turns together; 0: turns × sampling.max_tokens, which is of one turn."""
+    tool_calls: int = Field(default=0, ge=0)
+    """Of all turns together; 0: what the turns allow."""
 
 
 class Task(Message):

@@ -31,3 +31,11 @@ def tiny_model(tiny_folder: Path) -> Any:
     from services.rollout.engines.decoder import load_model
 
     return load_model(str(tiny_folder), "float32", "cpu")
+
+
+@pytest.fixture
+def tiny_tokenizer(tiny_folder: Path) -> Any:
+    """A tokenizer of the test's own: it may change the chat template."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(tiny_folder), local_files_only=True)

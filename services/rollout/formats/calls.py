@@ -74,7 +74,8 @@ def read_json(text: str, at: int) -> tuple[Any, int] | str:
         _check(value, 0)
     except json.JSONDecodeError as error:
         line = text.count("\n", at, error.pos) + 1
-        return f"it is not JSON: {error.msg} at line {line}, character {error.pos - at + 1} of the call"
+        wrong = error.msg.removesuffix(" starting at")
+        return f"it is not JSON: {wrong} at line {line}, character {error.pos - at + 1} of the call"
     except _NotCarriedError as error:
         return str(error)
     except RecursionError:

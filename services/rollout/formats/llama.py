@@ -37,12 +37,10 @@ class LlamaJson:
 
     def parse(self, text: str) -> Parsed:
         text = without_reasoning(text)
+        if _LOOKS_LIKE_ONE.match(text) and _ARGUMENTS.search(text):
+            return Parsed(_read(text), "")
         said, tag, tail = text.partition(TAG)
-        if not tag:
-            if not (_LOOKS_LIKE_ONE.match(text) and _ARGUMENTS.search(text)):
-                return Parsed((), text.strip())
-            said, tail = "", text
-        return Parsed(_read(tail), said.strip())
+        return Parsed(_read(tail) if tag else (), said.strip())
 
     def render(self, calls: Sequence[Call]) -> str:
         return "; ".join(dump_json({"name": call.name, "parameters": call.arguments}) for call in calls)

@@ -7,6 +7,7 @@ second sees does not depend on luck.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +26,11 @@ _MOST_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of the calls of one turn. `submission`: the final answer, where one was submitted."""
+    """What became of the calls of one turn. `calls`: those that were read. `submission`: the final answer, if any."""
 
     answers: tuple[Answered, ...]
-    records: tuple[ToolCall, ...]
+    calls: int
     submission: str | None = None
-    malformed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +55,46 @@ class Toolset:
         """As chat templates take them."""
         return [tool.signature.schema() for tool in self.tools]
 
-    async def run(self, calls: Sequence[Call | Malformed], *, most: int, turn: int = 0) -> Ran:
-        """Runs the first `most` calls; a submission ends it. Raises `ToolFault` and `SandboxFault`."""
+    async def run(
+        self, calls: Sequence[Call | Malformed], *, most: int, turn: int, record: Callable[[ToolCall], None]
+    ) -> Ran:
+        """Runs the first `most` calls; `record` gets each as soon as it is over. A submission ends the turn.
+
+        Raises `ToolFault` and `SandboxFault`.
+        """
         answers: list[Answered] = []
-        records: list[ToolCall] = []
-        for number, call in enumerate(calls):
+        read = 0
+        for call in calls:
             if isinstance(call, Malformed):
                 answers.append(Answered("", f"error: {call.reason}"))
                 continue
-            if number >= most:
+            read += 1
+            if read > most:
                 refused = f"not run: at most {most} calls a turn; read these results first, then go on"
-                records.append(_record(call, turn, error=refused))
-                answers.append(Answered(call.name[:_MOST_NAME], f"error: {refused}"))
-                continue
-            record, submission = await self._one(call, turn)
-            records.append(record)
-            if submission is not None:
-                return Ran(tuple(answers), tuple(records), submission, _malformed(calls))
-            said = f"error: {record.error}" if record.error else record.result
-            answers.append(Answered(record.name, said))
-        return Ran(tuple(answers), tuple(records), None, _malformed(calls))
+                done: ToolCall | str = _record(call, turn, error=refused)
+            else:
+                done = await self._one(call, turn, record)
+            if isinstance(done, str):
+                return Ran(tuple(answers), read, done)
+            record(done)
+            answers.append(Answered(done.name, f"error: {done.error}" if done.error else done.result))
+        return Ran(tuple(answers), read)
 
-    async def _one(self, call: Call, turn: int) -> tuple[ToolCall, str | None]:
+    async def _one(self, call: Call, turn: int, record: Callable[[ToolCall], None]) -> ToolCall | str:
+        """Its record; or what it submitted, recorded already."""
         began = self.clock()
         try:
             returned = await self._found(call).call(call.arguments)
         except ToolRefusal as refusal:
-            return _record(call, turn, error=str(refusal), seconds=self.clock() - began), None
+            return _record(call, turn, error=str(refusal), seconds=self.clock() - began)
+        except asyncio.CancelledError:
+            record(_record(call, turn, error="cut off: the attempt was over", seconds=self.clock() - began))
+            raise
         seconds = self.clock() - began
         if isinstance(returned, Submission):
-            return _record(call, turn, seconds=seconds), returned.answer
-        return _record(call, turn, result=returned, seconds=seconds), None
+            record(_record(call, turn, seconds=seconds))
+            return returned.answer
+        return _record(call, turn, result=returned, seconds=seconds)
 
     def _found(self, call: Call) -> Tool:
         tool = self._by_name.get(call.name)
@@ -99,7 +108,3 @@ class Toolset:
 
 def _record(call: Call, turn: int, **outcome: Any) -> ToolCall:
     return ToolCall(name=call.name[:_MOST_NAME], arguments=call.arguments, turn=turn, **outcome)
-
-
-def _malformed(calls: Sequence[Call | Malformed]) -> int:
-    return sum(isinstance(call, Malformed) for call in calls)

@@ -137,7 +137,7 @@ class WorkspaceTools:
 
 
 async def submit(
-    answer: Annotated[str, "the final answer; empty where the work itself is it"] = "",
+    answer: Annotated[str, "the final answer; empty where the work itself is it"],
 ) -> Submission:
     """Ends the attempt: call it once, when all is done."""
     return Submission(whole_text(answer))

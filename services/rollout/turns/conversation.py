@@ -1,0 +1,250 @@
+"""A conversation under a chat template, as text and as tokens.
+
+Invariant: tokens that were given out are never made again. A turn adds the ids of what the template writes after the
+sampled end token, and nothing before it changes; where the template would write the earlier text in another way, the
+conversation says so and gives a whole new context, in which sampled turns still have the ids they were sampled as.
+
+The test is to render and compare. Templates that trim the white space around an answer are not taken for rewriting:
+the policy has seen its own white space, and only that is trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.rollout.chat import TemplateFault
+from services.rollout.engines.base import Ids
+from services.rollout.formats.choose import Schemas
+from services.rollout.turns.tokens import Tokens
+from shared.contracts import ChatMessage, RoleSpan
+
+FULL_MESSAGES = 256
+"""Up to here every turn renders everything (3 µs a message). Past it, beginning and end: see `_after`."""
+_TAIL = 32
+_OPEN, _CLOSE = "\ue000", "\ue001"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A message; `ids` int32[n] where the policy sampled it, its end token included."""
+
+    message: ChatMessage
+    ids: Ids | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """ids int32[n] with role spans of total length n. `rewritten`: not a continuation but a whole context."""
+
+    ids: Ids
+    roles: tuple[RoleSpan, ...]
+    rewritten: bool = False
+
+
+class Conversation:
+    """Of one attempt. `schemas` are given to the template where it tells of tools itself."""
+
+    def __init__(self, tokens: Tokens, messages: Sequence[ChatMessage], schemas: Schemas = ()) -> None:
+        self._tokens = tokens
+        self._schemas = schemas
+        self._spoken = [Spoken(message) for message in messages]
+        self._parts: list[str] = []
+        self._opening = ""
+        self._check_at = FULL_MESSAGES
+
+    @property
+    def spoken(self) -> Sequence[Spoken]:
+        return self._spoken
+
+    def open(self) -> Piece:
+        """The whole context, and the opening of an answer. Raises `TemplateFault`."""
+        plain = self._rendered(self._spoken, opened=False)
+        text = self._rendered(self._spoken, opened=True)
+        if not text:
+            raise TemplateFault("the chat template renders an empty prompt; correct model.chat_template")
+        self._opening = text[len(plain) :] if text.startswith(plain) else ""
+        self._parts = [text]
+        ids, starts = self._encode_whole(text)
+        return Piece(ids, self._roles(text, starts), rewritten=True)
+
+    def replace(self, spoken: Sequence[Spoken]) -> Piece:
+        """Another history from here on: a whole context. Raises `TemplateFault`."""
+        self._spoken = list(spoken)
+        self._check_at = max(FULL_MESSAGES, len(spoken) * 5 // 4)
+        return self.open()
+
+    def advance(self, ids: Ids, new: Sequence[ChatMessage]) -> Piece:
+        """After the policy's turn `ids` and the answers to it. Raises `TemplateFault`."""
+        said = self._tokens.said(ids)
+        before = self._spoken
+        turn = Spoken(ChatMessage(role="assistant", content=said), ids)
+        self._spoken = [*before, turn, *(Spoken(message) for message in new)]
+        rest = self._after(before, said)
+        if rest is None:
+            return self.replace(self._spoken)
+        self._parts += [said, rest]
+        return self._continued(ids, rest, new[-1].role if new else "assistant")
+
+    def thinks(self) -> bool:
+        """The opening of an answer begins its reasoning, so the sampled text begins inside it."""
+        return self._opening.rstrip().endswith("<think>")
+
+    def _after(self, before: Sequence[Spoken], said: str) -> str | None:
+        """What the template writes after the turn `said`; None where it rewrites what came before.
+
+        Long conversations are rendered by their beginning and end, from an answer on, so that a turn costs the same
+        however many came before; and whole each time they have grown by a quarter, which bounds the cost of all turns
+        together to a few times that of the last. A rewriting of the middle is then found late. The tokens are those
+        that the policy saw either way.
+        """
+        if len(self._spoken) <= self._check_at:
+            if len(self._spoken) > FULL_MESSAGES:
+                return self._after_short(before, said)
+            return self._rest("".join(self._parts), said, self._rendered(self._spoken, opened=True))
+        self._check_at = len(self._spoken) * 5 // 4
+        return self._rest("".join(self._parts), said, self._rendered(self._spoken, opened=True))
+
+    def _after_short(self, before: Sequence[Spoken], said: str) -> str | None:
+        first = next(
+            (at for at, spoken in enumerate(before) if spoken.message.role == "assistant"), len(before)
+        )
+        at = next(
+            (at for at in range(len(before) - _TAIL, len(before)) if before[at].message.role == "assistant"),
+            len(before),
+        )
+        head, tail = list(before[:first]), list(before[at:])
+        new = self._spoken[len(before) :]
+        return self._rest(
+            self._rendered([*head, *tail], opened=True),
+            said,
+            self._rendered([*head, *tail, *new], opened=True),
+        )
+
+    @staticmethod
+    def _rest(before: str, said: str, after: str) -> str | None:
+        for text in dict.fromkeys((said, said.strip(), said.rstrip(), said.lstrip())):
+            if after.startswith(before + text):
+                return after[len(before) + len(text) :]
+        return None
+
+    def _continued(self, ids: Ids, rest: str, role: str) -> Piece:
+        added, starts, text = self._encode_after(ids, rest)
+        opening = len(self._opening) if self._opening and text.endswith(self._opening) else 0
+        body = int(np.searchsorted(starts, len(text) - opening))
+        spans = [(body, role), (len(added) - body, "assistant")]
+        return Piece(added, _spans(spans))
+
+    def _encode_after(self, ids: Ids, rest: str) -> tuple[Ids, NDArray[np.int64], str]:
+        """Ids of `rest` where it follows the sampled `ids`, and the text that they are of: without the end token that
+        the template writes, for which the sampled one stands.
+
+        They are encoded behind that token: tokenizers that begin every text with a space would else put one here.
+        """
+        last = int(ids[-1]) if len(ids) else -1
+        if last not in self._tokens.stop_ids:
+            return (*self._tokens.encode(rest), rest)
+        for stop in self._tokens.stops.values():
+            if rest.startswith(stop):
+                rest = rest[len(stop) :]
+                break
+        anchor = self._tokens.stops[last]
+        made, starts = self._tokens.encode(anchor + rest)
+        if len(made) and int(made[0]) == last:
+            return made[1:], starts[1:] - len(anchor), rest
+        return (*self._tokens.encode(rest), rest)
+
+    def _encode_whole(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+        """Ids of a whole context, and where in `text` each begins. Sampled turns have their own ids where the
+        template writes them as they were said."""
+        sampled = self._sampled_places(text)
+        if not sampled:
+            return self._tokens.encode(text)
+        ids: list[Ids] = []
+        starts: list[NDArray[np.int64]] = []
+        place = 0
+        before: Ids = np.zeros(0, dtype=np.int32)
+        for at, said, turn in [*sampled, (len(text), "", None)]:
+            made, begins, left = self._encode_after(before, text[place:at])
+            ids.append(made)
+            starts.append(begins + (at - len(left)))
+            if turn is not None:
+                ids.append(turn)
+                starts.append(np.full(len(turn), at, dtype=np.int64))
+                place, before = at + len(said), turn
+        return np.concatenate(ids), np.concatenate(starts)
+
+    def _sampled_places(self, text: str) -> list[tuple[int, str, Ids]]:
+        """Where in `text` sampled turns stand: (place, text, ids); empty where the template does not write them as
+        they are. Found by a second rendering with marks in their place."""
+        turns = [
+            (number, spoken.message.content, spoken.ids)
+            for number, spoken in enumerate(self._spoken)
+            if spoken.ids is not None
+        ]
+        if not turns:
+            return []
+        marks = {number: f"{_OPEN}{number}{_CLOSE}" for number, _, _ in turns}
+        marked = self._rendered(
+            [
+                Spoken(ChatMessage(role=spoken.message.role, content=marks[number]))
+                if number in marks
+                else spoken
+                for number, spoken in enumerate(self._spoken)
+            ],
+            opened=True,
+        )
+        found: list[tuple[int, str, Ids]] = []
+        pieces: list[str] = []
+        place = length = 0
+        for number, said, ids in turns:
+            at = marked.find(marks[number], place)
+            if at < 0:
+                return []
+            pieces += [marked[place:at], said]
+            length += at - place
+            assert ids is not None
+            found.append((length, said, ids))
+            length += len(said)
+            place = at + len(marks[number])
+        pieces.append(marked[place:])
+        return found if "".join(pieces) == text else []
+
+    def _roles(self, text: str, starts: NDArray[np.int64]) -> tuple[RoleSpan, ...]:
+        spans: list[tuple[int, str]] = []
+        place = 0
+        for count, spoken in enumerate(self._spoken, start=1):
+            try:
+                part = self._rendered(self._spoken[:count], opened=False)
+            except TemplateFault:
+                continue  # a template that wants a user's message after a system's: they become one span
+            end = _common(part, text)
+            token = max(place, int(np.searchsorted(starts, end)))
+            spans.append((token - place, spoken.message.role))
+            place = token
+        return _spans([*spans, (len(starts) - place, "assistant")])
+
+    def _rendered(self, spoken: Sequence[Spoken], *, opened: bool) -> str:
+        messages = [{"role": item.message.role, "content": item.message.content} for item in spoken]
+        return self._tokens.render(messages, self._schemas, opened=opened)
+
+
+def _common(part: str, text: str) -> int:
+    """Length of the common beginning."""
+    if text.startswith(part):
+        return len(part)
+    return next(at for at, (left, right) in enumerate(zip(part, f"{text}\0", strict=False)) if left != right)
+
+
+def _spans(parts: Sequence[tuple[int, str]]) -> tuple[RoleSpan, ...]:
+    """Without empty ones, neighbours of one role joined."""
+    spans: list[tuple[int, str]] = []
+    for length, role in parts:
+        if spans and spans[-1][1] == role:
+            spans[-1] = (spans[-1][0] + length, role)
+        elif length:
+            spans.append((length, role))
+    return tuple(RoleSpan.model_validate({"length": length, "role": role}) for length, role in spans)

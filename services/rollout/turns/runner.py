@@ -1,0 +1,130 @@
+"""Many attempts at once, each with a sandbox session of its own.
+
+Invariant: a session that was lent is given back when its attempt is over, however it ends: well, by a fault, by a
+deadline, or cancelled. What an attempt cannot have (a tool, a permission, a file) is refused before a token is sampled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from services.rollout.context.notes import Notes
+from services.rollout.context.retrieve import Retrieve
+from services.rollout.context.segments import ContextPolicy
+from services.rollout.engines.base import Engine
+from services.rollout.formats.choose import choose
+from services.rollout.tools.opening import DomainTools, needs_session, open_tools
+from services.rollout.tools.permissions import Permissions
+from services.rollout.tools.toolset import Toolset
+from services.rollout.tools.workspace import WorkspaceTools, with_files
+from services.rollout.turns.budgets import Budgets
+from services.rollout.turns.episode import End, Episode
+from services.rollout.turns.making_room import RoomMaker
+from services.rollout.turns.sampling import Sampler
+from services.rollout.turns.tokens import Tokens
+from shared.contracts import Slot, Task
+from shared.domains.tools import Bench, ToolRefusal
+from shared.errors import ContractError
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.sessions.files import WorkspaceRefusal
+from shared.sandbox.sessions.pool import Lent, SessionPool
+
+LEASE_GRACE_S = 60.0
+"""Over the attempt's own wall time, which ends first: the lease is for attempts that we have lost."""
+DomainOf = Callable[[str], object | None]
+"""By name; None for a domain without tools of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Shared by all attempts of a process. `sessions` None: tasks whose tools need a sandbox are refused."""
+
+    engine: Engine
+    tokens: Tokens
+    sessions: SessionPool | None = None
+    domain_of: DomainOf = lambda name: None
+    permissions: Permissions = field(default_factory=Permissions)
+    limits: Limits = field(default_factory=Limits)
+    domain_tools: DomainTools = field(default_factory=DomainTools)
+    context: ContextPolicy | None = None
+    format: str = ""
+    """Of tool calls; empty: chosen by the chat template."""
+
+    async def attempt(self, task: Task, slot: Slot, seed: int) -> End:
+        """One attempt at `task`. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
+        attempted here, `GenerationFault`, `SandboxFault` and `ToolFault` for what went wrong on our side."""
+        budgets = Budgets.of(task, self.engine.longest)
+        async with self._lent(task, budgets.wall_s) as lent:
+            return await self._episode(task, slot, seed, budgets, lent).run(task.messages)
+
+    def _episode(self, task: Task, slot: Slot, seed: int, budgets: Budgets, lent: Lent | None) -> Episode:
+        session = lent.session if lent else None
+        notes = Notes(session)
+        toolset = open_tools(
+            task.tools,
+            Bench(task.domain, task.files, session),
+            WorkspaceTools(session, self.permissions, self.limits),
+            self.domain_of(task.domain.name),
+            self.domain_tools,
+        )
+        if isinstance(self.context, Retrieve):
+            toolset = Toolset((*toolset.tools, notes.tool()), network=toolset.network)
+        schemas = toolset.schemas()
+        adapter = choose(self.tokens.template, self.tokens.render, schemas, self.format)
+        sampler = Sampler(
+            engine=self.engine,
+            request_id=f"{slot.group_id}/{slot.sample_index}",
+            stop_ids=self.tokens.stop_ids,
+            temperature=task.sampling.temperature,
+            top_p=task.sampling.top_p,
+            seed=seed,
+        )
+        policy = self.context
+        return Episode(
+            tokens=self.tokens,
+            adapter=adapter,
+            toolset=toolset,
+            budgets=budgets,
+            sampler=sampler,
+            room_maker=None
+            if policy is None
+            else lambda transcript: RoomMaker(
+                policy,
+                self.tokens,
+                sampler,
+                transcript,
+                limit=budgets.context_tokens,
+                reserve=min(budgets.turn_tokens, budgets.context_tokens // 4),
+                schemas=schemas if adapter.tells else (),
+                notes=notes,
+            ),
+            check_alive=lambda: _check_alive(lent, budgets.wall_s),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lent(self, task: Task, wall_s: float) -> AsyncIterator[Lent | None]:
+        if not needs_session(task.tools):
+            yield None
+            return
+        if self.sessions is None:
+            raise ContractError(
+                f"task {task.group_id} has the tools {list(task.tools)}, which need a sandbox, and this process has none"
+            )
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                lease = self.sessions.lease(with_files(task.files), wall_s + LEASE_GRACE_S)
+                lent = await stack.enter_async_context(lease)
+            except (WorkspaceRefusal, ToolRefusal) as error:
+                raise ContractError(
+                    f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
+                ) from error
+            yield lent
+
+
+def _check_alive(lent: Lent | None, wall_s: float) -> None:
+    """A session whose lease is over refuses everything: the policy must not be told so as if it were its own fault."""
+    if lent is not None and not lent.renew(wall_s):
+        raise SandboxFault("the sandbox session of an attempt was ended while it ran")

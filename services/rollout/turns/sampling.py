@@ -1,0 +1,44 @@
+"""One turn of the policy.
+
+Invariant: the random numbers of a turn are a function of the attempt's seed and the turn's number alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from services.rollout.engines.base import Engine, GenerateRequest, Generation, Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """How the turns of one attempt are sampled."""
+
+    engine: Engine
+    request_id: str
+    stop_ids: frozenset[int]
+    temperature: float
+    top_p: float
+    seed: int
+
+    async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
+        """`what`: beside the turn of this number. Raises `GenerationFault`."""
+        return await self.engine.generate(
+            GenerateRequest(
+                request_id=f"{self.request_id}/{turn}{what}",
+                prompt_ids=context,
+                max_tokens=max_tokens,
+                stop_ids=self.stop_ids,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                seed=turn_seed(self.seed, turn, what),
+            )
+        )
+
+
+def turn_seed(seed: int, turn: int, what: str = "") -> int:
+    """64 bits of sha256; the first turn has the attempt's own, as a single answer would."""
+    if turn == 0 and not what:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}/{turn}{what}".encode()).digest()[:8], "little")
