@@ -138,3 +138,23 @@ def honest_functions() -> Iterator[Honest]:
                 yield Honest(problem.name, style, _wrapped(body)(problem.source), problem.check())
         if problem.hashable:
             yield Honest(problem.name, "cached", CACHED(problem.source), problem.check())
+
+
+NO_PROGRAM = ("chatty", "binary output", "borrowed builtins", "a thread that stays")
+"""Styles whose programs would print more than the answer, or not end."""
+ODD_PROGRAMS = (
+    ("reads all at once", "import sys\na, b = map(int, sys.stdin.buffer.read().split())\nsys.stdout.write(str(a + b))"),
+    ("reads lines", "for line in __import__('fileinput').input():\n    print(sum(map(int, line.split())))"),
+    ("a main function", "import sys\ndef main(argv=None):\n    a, b = input().split()\n    print(int(a) + int(b))\n    return 0\nif __name__ == '__main__':\n    sys.exit(main())"),
+    ("leaves by exit", "a, b = map(int, input().split())\nprint(a + b)\nexit()"),
+    ("exit handlers", "import atexit\natexit.register(lambda: print(total))\ntotal = sum(map(int, input().split()))"),
+    ("trailing space", "a, b = map(int, input().split())\nprint(a + b, '')\nprint()"),
+    ("stderr", "import sys\nprint('warming up', file=sys.stderr)\nprint(sum(map(int, input().split())))"),
+    ("threads", "import threading\ndef work():\n    print(sum(map(int, input().split())))\nt = threading.Thread(target=work)\nt.start()\nt.join()"),
+    ("deep recursion", "import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 26)\ndef down(n):\n    return 0 if n == 0 else 1 + down(n - 1)\ndef main():\n    a, b = map(int, input().split())\n    assert down(20000) == 20000\n    print(a + b)\nt = threading.Thread(target=main)\nt.start()\nt.join()"),
+    ("a subprocess", "import subprocess\na, b = input().split()\nprint(subprocess.check_output(['sh', '-c', f'echo $(({a} + {b}))']).decode().strip())"),
+    ("a work file", "open('in.txt', 'w').write(input())\nprint(sum(map(int, open('in.txt').read().split())))"),
+    ("a class and a lambda", "class Adder:\n    add = lambda self, a, b: a + b\nprint(Adder().add(*map(int, input().split())))"),
+    ("numpy", "import numpy as np\nprint(np.sum(np.array(input().split(), dtype=np.int64)))"),
+    ("end of input", "import sys\ntotal = 0\nwhile True:\n    try:\n        total += sum(map(int, input().split()))\n    except EOFError:\n        break\nprint(total)"),
+)  # fmt: skip

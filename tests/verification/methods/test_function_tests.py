@@ -205,6 +205,7 @@ def test_a_tester_that_dies_is_a_fault(bench: Bench) -> None:
             judged(bench, "def f(n): return n", test)
 
 
+@pytest.mark.slow
 def test_a_slow_test_is_our_time_and_not_the_candidates(bench: Bench) -> None:
     test = "import time\ndef check(c):\n    c(1)\n    time.sleep(60)\n    assert c(1) == 1\n"
     request = {"candidate": "def f(n): return n", "entry_point": "f", "test": test}

@@ -10,7 +10,14 @@ import pytest
 from shared.verification.detectors.flags import Flag
 from shared.verification.judgement import Judgement
 from tests.verification.methods.bench import Bench
-from tests.verification.methods.honest import Honest, honest_functions
+from tests.verification.methods.honest import (
+    NO_PROGRAM,
+    ODD_PROGRAMS,
+    PROBLEMS,
+    STYLES,
+    Honest,
+    honest_functions,
+)
 
 HONEST = list(honest_functions())
 MOST_FLAGGED = 0.02
@@ -35,6 +42,46 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize("one", HONEST, ids=lambda one: one.id)
 def test_passes(one: Honest, judged: Mapping[str, Judgement]) -> None:
     assert judged[one.id].verdict == "passed", judged[one.id]
+
+
+SUMS = [
+    {"stdin": "2 3\n", "expected": "5\n"},
+    {"stdin": "-7 19\n", "expected": "12\n"},
+    {"stdin": "0 0", "expected": "0"},
+]
+
+
+@pytest.mark.parametrize("style", [name for name, _ in ODD_PROGRAMS])
+def test_odd_programs_pass(bench: Bench, style: str) -> None:
+    found = bench.judge("program_tests", {"candidate": dict(ODD_PROGRAMS)[style], "cases": SUMS})
+    assert found.verdict == "passed", found
+
+
+@pytest.mark.parametrize("style", [name for name, _ in STYLES if name not in NO_PROGRAM])
+def test_odd_functions_as_programs_pass(bench: Bench, style: str) -> None:
+    problem = next(problem for problem in PROBLEMS if problem.name == "gcd")
+    source = (
+        dict(STYLES)[style](problem.source)
+        + "\nif __name__ == '__main__' and 'TestSolve' not in globals():\n    print(solve(*map(int, input().split())))\n"
+    )
+    source = source.replace(
+        "if __name__ == '__main__':\n    print(solve(*map(int, input().split())))\n", ""
+    ).replace("unittest.main()", "print(solve(*map(int, input().split())))")
+    cases = [{"stdin": "12 18\n", "expected": "6"}, {"stdin": "7 5\n", "expected": "1"}]
+    found = bench.judge("program_tests", {"candidate": source, "cases": cases})
+    assert found.verdict == "passed", found
+
+
+@pytest.mark.parametrize("style", [name for name, _ in STYLES])
+def test_odd_functions_have_their_properties(bench: Bench, style: str) -> None:
+    problem = next(problem for problem in PROBLEMS if problem.name == "sort in place")
+    record = {
+        "candidate": dict(STYLES)[style](problem.source),
+        "entry_point": "solve",
+        "property": "sorted_permutation",
+    }
+    found = bench.judge("property_check", {**record, "inputs": [[[3, 1, 2]], [[]], [[5, 5, 1]]]})
+    assert found.verdict == "passed", found
 
 
 def test_few_are_flagged(judged: Mapping[str, Judgement]) -> None:

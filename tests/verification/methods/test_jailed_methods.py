@@ -362,6 +362,7 @@ HONEST = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_repositories_pass(bench: Bench, name: str) -> None:
     record = {
@@ -374,6 +375,7 @@ def test_honest_repositories_pass(bench: Bench, name: str) -> None:
     assert (judged.verdict, judged.reason) == ("passed", "5 of 5 tests"), judged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -389,6 +391,7 @@ def test_repositories_that_are_wrong(bench: Bench, changes: dict[str, str], reas
     assert (judged.verdict, judged.reason) == ("failed", reason), judged
 
 
+@pytest.mark.slow
 def test_a_share_of_the_tests_is_paid_where_that_is_asked_for(bench: Bench) -> None:
     half = {"src/shop/cart.py": "def total(prices):\n    return sum(list(prices) if prices != 3 else [])\n"}
     record = {
@@ -402,6 +405,7 @@ def test_a_share_of_the_tests_is_paid_where_that_is_asked_for(bench: Bench) -> N
     assert (judged.verdict, judged.reward) == ("partial", 0.75), judged
 
 
+@pytest.mark.slow
 def test_files_of_any_size_and_bytes_arrive_whole(bench: Bench) -> None:
     big = "x" * (9 << 20)
     source = "import pathlib\ndef size(name):\n    return len(pathlib.Path(name).read_bytes())\n"
@@ -441,6 +445,7 @@ def test_a_hidden_test_that_skips_itself_has_not_passed(bench: Bench) -> None:
         assert judged.verdict == "failed", judged
 
 
+@pytest.mark.slow
 def test_code_that_goes_for_the_runner_is_unpaid_though_it_solves_the_task(bench: Bench) -> None:
     source = "from _pytest import reports\nreports.TestReport.passed = True\ndef total(prices):\n    return sum(prices)\n"
     record = {

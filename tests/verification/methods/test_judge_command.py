@@ -27,6 +27,7 @@ def test_every_method_is_named() -> None:
     assert set(NAMES) == {"answer", *DECLARED}
 
 
+@pytest.mark.slow
 def test_functions_are_judged_in_order_and_bad_lines_say_so_in_their_place() -> None:
     test = "def check(candidate):\n    assert candidate(2) == 4\n"
     lines = [
@@ -57,6 +58,7 @@ def test_functions_are_judged_in_order_and_bad_lines_say_so_in_their_place() -> 
     assert "4 lines could not be judged" in told and "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_options_by_text_and_by_file(tmp_path: Path) -> None:
     line = {
         "candidate": "print(input())",
