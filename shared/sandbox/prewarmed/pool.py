@@ -12,6 +12,7 @@ others used too; nsjail with the same interpreter: 14 to 16).
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -22,9 +23,9 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.prewarmed.leash import Leash
 from shared.sandbox.prewarmed.server import ForkServer, shape_of
 
-RESERVE = 4
-"""Prepared checks of each shape. Twice the cores of a small machine: bursts are met, and memory is some 3 MB each."""
-USERS = 64
+RESERVE = max(4, os.cpu_count() or 1)
+"""Prepared checks of each shape: one for each core, and bursts are met on small machines too. Some 3 MB each."""
+USERS = max(64, 4 * RESERVE)
 """Checks at once of one fork server, prepared ones included; more wait."""
 REFILL_AFTER_S = 0.001
 """When the next is prepared. At once, it took the second core and our own loop from the check just given: first bytes
