@@ -76,7 +76,10 @@ def _end(ending: Ending) -> Verdict:
     if ending.kind == "no_program":
         return Verdict(Outcome.EXITED, exit_code=ending.number, detail=ending.message)
     if ending.kind == "not_started":
-        return Verdict(Outcome.INFRASTRUCTURE, detail=f"the jail was not made: {ending.message}")
+        return Verdict(
+            Outcome.INFRASTRUCTURE,
+            detail=f"the jail was not made: {ending.message}; `temper sandbox doctor` says what is missing",
+        )
     return Verdict(
         Outcome.INFRASTRUCTURE,
         detail=f"nsjail did not say how the program ended: {ending.message or 'nothing'}",
