@@ -46,6 +46,8 @@ class Watch:
         self.pause: Pause | None = Pause(**pause) if pause else None
         self._ruling: Ruling | None = None
         self._rolled_back = False
+        self._fresh = not saved
+        """No checkpoint of this stage is complete."""
 
     # Steps
 
@@ -81,7 +83,7 @@ class Watch:
         return True
 
     def begin_stage(self) -> None:
-        self._state, self._rolled_back = GuardState(), False
+        self._state, self._rolled_back, self._fresh = GuardState(), False, True
 
     def _settle(self) -> None:
         if self._ruling is not None:
@@ -106,7 +108,7 @@ class Watch:
     @property
     def good(self) -> frozenset[int]:
         """Steps of checkpoints that a roll-back may need."""
-        return frozenset(self._state.good) if self._active else frozenset()
+        return frozenset((*self._state.good, *self._state.unproven)) if self._active else frozenset()
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -115,14 +117,17 @@ class Watch:
 
     def covered(self, step: int) -> GuardState:
         """The guard's state once the checkpoint of `step` is complete."""
+        if self._fresh:
+            return self._guard.begun(step)
         tell = self._guard.restored if self._rolled_back else self._guard.checkpointed
         after = tell(self._state, step)
-        # Each must be kept for as long as it is good, so no more are than are kept of all.
-        return tell(self._state, step, after.good[-max(1, self._keep) :])
+        # Each is kept for as long as it may be gone back to, so no more are than of all.
+        most = max(1, self._keep)
+        return tell(self._state, step, (*after.good[-most:], *after.unproven[-most:]))
 
     def written(self, state: GuardState) -> None:
         """The checkpoint is complete."""
-        self._state, self._rolled_back = state, False
+        self._state, self._rolled_back, self._fresh = state, False, False
 
     def to_state(self, guard: GuardState) -> dict[str, Any]:
         """JSON, with the guard's state of then."""

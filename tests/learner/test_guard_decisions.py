@@ -26,7 +26,7 @@ class Run:
     """A guard and its state through a run; a checkpoint after every step that goes on."""
 
     def __init__(self, machine: Guard) -> None:
-        self.machine, self.state, self.step = machine, GuardState(), 0
+        self.machine, self.state, self.step = machine, machine.begun(0), 0
 
     def __call__(
         self,
@@ -75,11 +75,12 @@ def test_a_collapse_is_rolled_back_and_named() -> None:
     )
     assert run({"entropy": 0.05}, given=given).action == "continue"
     decision = run({"entropy": 0.04}, given=given)
-    assert (decision.action, decision.roll_back_to, decision.rate_factor) == ("roll_back", 3, 0.5)
+    # Step 4 was the first to measure what the update of step 3 had made.
+    assert (decision.action, decision.roll_back_to, decision.rate_factor) == ("roll_back", 2, 0.5)
     (crossing,) = decision.crossings
     assert crossing.trajectories == ("long and dead", "short and dead")
     assert decision.words() == (
-        "guard, step 5: rolled back to the checkpoint of step 3: "
+        "guard, step 5: rolled back to the checkpoint of step 2: "
         "entropy 0.04 is below 0.1 for 2 steps (long and dead, short and dead)"
     )
     # The failed steps are forgotten: a new streak begins at nothing.
@@ -91,11 +92,12 @@ def test_the_same_failure_again_goes_further_back_and_then_pauses() -> None:
     for _ in range(3):
         run({"kl": 0.0})
     first = run({"kl": 9.0})
-    assert first.roll_back_to == 3
-    assert run.state.good == (1, 2, 4)  # step 4 stands for the weights of step 3 now
+    assert first.roll_back_to == 2
+    assert run.state.good == (0, 1, 4)  # step 4 stands for the weights of step 2 now
     second = run({"kl": 9.0})
-    assert second.roll_back_to == 2 and run.state.good == (1, 5)
-    assert run({"kl": 0.0}).action == "continue"  # good again, so the newest is tried first
+    assert second.roll_back_to == 1 and run.state.good == (0, 5)
+    assert run({"kl": 0.0}).action == "continue"
+    assert run({"kl": 0.0}).action == "continue"  # it has proved step 6, so that is tried first
     third = run({"kl": 9.0})
     assert third.roll_back_to == 6
     last = run({"kl": 9.0})
@@ -103,19 +105,32 @@ def test_the_same_failure_again_goes_further_back_and_then_pauses() -> None:
 
 
 def test_without_a_good_checkpoint_a_roll_back_is_a_pause() -> None:
-    run = Run(guard({"metric": "kl", "limit": 1.0, "action": "roll_back"}))
-    decision = run({"kl": 9.0})
+    machine = guard({"metric": "kl", "limit": 1.0, "action": "roll_back"})
+    _, decision = machine.observe(GuardState(), StepFacts(1, {"kl": 9.0}))
     assert decision.action == "pause" and decision.because == "no good checkpoint to go back to"
+
+
+def test_an_update_is_judged_by_the_step_after_it() -> None:
+    """A collapse in one update: the checkpoint of its own step, measured before it, looked well."""
+    run = Run(guard({"metric": "kl", "limit": 1.0, "action": "roll_back"}))
+    assert run({"kl": 0.0}).action == "continue" and (run.state.good, run.state.unproven) == ((0,), (1,))
+    assert run({"kl": 99.0}).roll_back_to == 0
+    assert (run.state.good, run.state.unproven) == ((2,), ())
+    run({})  # nothing was measured, nothing is proved
+    assert (run.state.good, run.state.unproven) == ((2,), (3,))
+    run({"kl": 0.1})
+    assert (run.state.good, run.state.unproven) == ((2, 3), (4,))
 
 
 def test_checkpoints_that_are_gone_are_no_targets() -> None:
     machine = guard({"metric": "kl", "limit": 1.0, "action": "roll_back"})
-    state = GuardState()
+    state = machine.begun(0)
     for step in (1, 2, 3):
+        state, _ = machine.observe(state, StepFacts(step, {"kl": 0.0}))
         state = machine.checkpointed(state, step, kept={step - 1, step})
-    assert state.good == (2, 3)
+    assert (state.good, state.unproven) == ((2,), (3,))
     state, decision = machine.observe(state, StepFacts(4, {"kl": 2.0}))
-    assert decision.roll_back_to == 3
+    assert decision.roll_back_to == 2
     assert machine.restored(state, 4, kept={4}).good == (4,)
 
 
@@ -173,8 +188,8 @@ def test_a_metric_that_was_not_measured_is_not_a_zero() -> None:
     assert run({"entropy": 0.5}).action == "continue"
     assert run({"entropy": 0.01}).watched
     assert run({}) == Decision(3)
-    assert run.state.good == (1,)  # the trouble is not over
-    assert run({"entropy": 0.01}).roll_back_to == 1
+    assert run.state.good == (0,)  # the trouble is not over
+    assert run({"entropy": 0.01}).roll_back_to == 0
 
 
 REWARDS = (

@@ -65,12 +65,13 @@ class GuardMachine(RuleBasedStateMachine):
             lowest_rate=0.1,
         )
         self.guard = Guard(self.settings)
-        self.state = GuardState()
+        self.state = self.guard.begun(0)
         self.step = 0
         self.streaks = dict.fromkeys(range(len(bounds)), 0)
-        self.healthy: set[int] = set()
-        """Steps after which nothing was out of bounds or on its way."""
-        self.checkpoints: set[int] = set()
+        self.proven = {0}
+        """Checkpoints whose weights a step has measured, with nothing out of bounds or on its way."""
+        self.unproven: set[int] = set()
+        self.checkpoints = {0}
         self.rolled = 0
         self.skipped = 0
         self.just_back = False
@@ -100,10 +101,13 @@ class GuardMachine(RuleBasedStateMachine):
                 self.streaks[index] = 0
         self._check(before, decision, max(due, key=SEVERITY.index, default="continue"))
         self.just_back = decision.action == "roll_back"
+        if any_out:
+            self.unproven.clear()
+        elif metrics and not any(self.streaks.values()):
+            self.proven |= self.unproven
+            self.unproven.clear()
         if self.just_back:
             self.streaks = dict.fromkeys(self.streaks, 0)
-        elif not any_out and not any(self.streaks.values()):
-            self.healthy.add(self.step)
 
     def _check(self, before: GuardState, decision: Decision, declared: str) -> None:
         assert {crossing.action for crossing in decision.crossings} >= (
@@ -132,9 +136,10 @@ class GuardMachine(RuleBasedStateMachine):
             return
         self.checkpoints = set(sorted(self.checkpoints | {self.step})[-keep:])
         if self.just_back:
-            self.healthy.add(self.step)
+            self.proven.add(self.step)
             self.state = self.guard.restored(self.state, self.step, self.checkpoints)
         else:
+            self.unproven.add(self.step)
             self.state = self.guard.checkpointed(self.state, self.step, self.checkpoints)
 
     @rule()
@@ -148,7 +153,8 @@ class GuardMachine(RuleBasedStateMachine):
             return
         assert 0.1 <= self.state.rate_factor <= 1.0
         assert self.state.roll_backs == self.rolled <= self.settings.max_roll_backs
-        assert list(self.state.good) == sorted(set(self.state.good) & self.healthy)
+        assert list(self.state.good) == sorted(set(self.state.good) & self.proven & self.checkpoints)
+        assert set(self.state.unproven) == self.unproven & self.checkpoints
         assert all(n > 0 for n in self.state.streaks.values())
         assert self.state.first_out is None or self.state.first_out <= self.step
 
@@ -157,18 +163,20 @@ GuardMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=2
 TestGuard = GuardMachine.TestCase
 
 
-def test_only_healthy_steps_have_good_checkpoints() -> None:
-    """Any history of a bound with patience: a checkpoint is good if the step it follows was in bounds."""
+def test_a_checkpoint_is_good_once_the_step_after_it_was_in_bounds() -> None:
+    """Any history of a bound, whatever its patience."""
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(1, 4))
     def check(history: list[bool], patience: int) -> None:
         bound = GuardBound(metric="kl", limit=1.0, action="lower_rate", patience=patience)
-        guard, state = Guard(GuardSettings(bounds=(bound,))), GuardState()
+        guard = Guard(GuardSettings(bounds=(bound,)))
+        state = guard.begun(0)
         for step, out in enumerate(history, start=1):
             state, _ = guard.observe(state, StepFacts(step, {"kl": 2.0 if out else 0.5}))
             state = guard.checkpointed(state, step)
-        assert state.good == tuple(step for step, out in enumerate(history, start=1) if not out)
+        assert state.good == tuple(step for step, out in enumerate(history) if not out or step == 0)
+        assert state.unproven == (len(history),)
 
     check()
 

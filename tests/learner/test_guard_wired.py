@@ -139,18 +139,18 @@ def test_a_roll_back_takes_weights_and_moments_back_and_nothing_else(
     bound = {"metric": "logprob_gap_max", "limit": 1.0, "action": "roll_back", "patience": 2}
     run = Run(settings_of(tmp_path, bound), served=served)
     run.step()
-    run.step()
     good = run.state()
+    run.step()  # it measures what the first one made
     assert run.step(shift=-2.0).action == "continue"  # within its patience, and trained
     assert run.state() != good
     record = run.step(shift=-2.0)
-    assert record.action == "roll_back" and run.decided().roll_back_to == 2
-    assert run.state() == good and run.versions[4] == run.versions[2] != run.versions[3]
+    assert record.action == "roll_back" and run.decided().roll_back_to == 1
+    assert run.state() == good and run.versions[4] == run.versions[1] != run.versions[2]
     trainer = run.trainer
     assert trainer.progress.step == trainer.progress.stage_step == 4
     assert all(f"0-rl-{number:07d}" in trainer.intake.resolved for number in range(8))
     assert {fate for group in record.groups for fate in group.fates} == {"skipped"}
-    assert trainer._watch._state.roll_backs == 1 and trainer._watch._state.good == (1, 4)
+    assert trainer._watch._state.roll_backs == 1 and trainer._watch._state.good == (0, 4)
     assert run.step().learning_rate == 5e-3  # the same rate would fail again
     assert trainer.intake.take_fates() == ()
 
@@ -162,9 +162,9 @@ def test_good_checkpoints_outlive_pruning(tmp_path: Path) -> None:
     for _ in range(4):
         run.step(shift=-2.0)
     keys = ObjectStore(run.settings.storage_uri).list(f"checkpoints/{RUN}/")
-    assert [key.split("/")[-2] for key in sorted(keys) if key.endswith(WEIGHTS)] == ["00000001", "00000005"]
+    assert [key.split("/")[-2] for key in sorted(keys) if key.endswith(WEIGHTS)] == ["00000000", "00000005"]
     record = run.step(shift=-2.0)
-    assert record.action == "roll_back" and run.versions[6] == run.versions[1]
+    assert record.action == "roll_back" and run.versions[6] == run.versions[0]
     keys = ObjectStore(run.settings.storage_uri).list(f"checkpoints/{RUN}/")
     assert [key.split("/")[-2] for key in sorted(keys) if key.endswith(WEIGHTS)] == ["00000006"]
     with pytest.raises(StorageError, match="00000005"):

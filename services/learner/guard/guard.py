@@ -1,7 +1,7 @@
 """The guard's state machine: it sees every step before its update is applied and says what to do with it.
 
-Invariant: an action needs its bound to be crossed `patience` steps in a row. A roll-back goes to a checkpoint made
-before the running trouble began, and never for ever: after `max_roll_backs`, or without such a checkpoint, or after
+Invariant: an action needs its bound to be crossed `patience` steps in a row. A roll-back goes to a checkpoint whose
+weights were measured and found in bounds, or to the one that the stage began with, and never for ever: after `max_roll_backs`, or without such a checkpoint, or after
 `max_skips` skipped batches in a row, the run pauses and says so.
 """
 
@@ -40,20 +40,21 @@ class Guard:
         self._settings = settings
         self._bounds = bounds_of(settings)
 
+    def begun(self, step: int) -> GuardState:
+        """A stage begins with the checkpoint of `step`: there is none better to go back to."""
+        return GuardState(good=(step,))
+
     def checkpointed(self, state: GuardState, step: int, kept: Iterable[int] | None = None) -> GuardState:
-        """A checkpoint that covers the steps up to `step` is complete; `kept` are all that still exist."""
-        there = set(state.good) | ({step} if state.first_out is None else set())
-        if kept is not None:
-            there &= set(kept)
-        last = None if state.first_out is None else state.last_target
-        return replace(state, good=tuple(sorted(there)), last_target=last)
+        """A checkpoint that covers the steps up to `step` is complete; `kept` are all that still exist.
+
+        Its weights were made by the update of that step, which nothing has measured: the next step does.
+        """
+        return _only(replace(state, unproven=(*state.unproven, step)), kept)
 
     def restored(self, state: GuardState, step: int, kept: Iterable[int] | None = None) -> GuardState:
         """The roll-back's own checkpoint, that of `step`, is complete: it stands for the one that it came from."""
         good = {known for known in state.good if known != state.last_target} | {step}
-        if kept is not None:
-            good &= set(kept)
-        return replace(state, good=tuple(sorted(good)), last_target=step)
+        return _only(replace(state, good=tuple(sorted(good)), last_target=step), kept)
 
     def observe(self, state: GuardState, facts: StepFacts) -> tuple[GuardState, Decision]:
         """Called once a step, after the gradient and before the update."""
@@ -74,7 +75,10 @@ class Guard:
             self._rated(state, bool(crossings), lower),
             streaks=running,
             first_out=first if crossings or running else None,
+            unproven=() if crossings else state.unproven,
         )
+        if facts.metrics and after.first_out is None:
+            after = _proven(after)
         return self._settled(after, facts, action, Decision(facts.step, crossings=due, watched=watched))
 
     def _readings(self, state: GuardState, facts: StepFacts) -> Iterator[_Reading]:
@@ -170,6 +174,7 @@ class Guard:
             roll_backs=state.roll_backs + 1,
             last_target=target,
             good=tuple(step for step in state.good if step <= target),
+            unproven=(),
         )
         return after, replace(
             decision, action="roll_back", roll_back_to=target, rate_factor=after.rate_factor
@@ -181,6 +186,25 @@ class Guard:
             if math.isfinite(mean):
                 kept[domain] = (*kept.get(domain, ()), (facts.step, mean))[-self._settings.window :]
         return kept
+
+
+def _proven(state: GuardState) -> GuardState:
+    """The weights that were measured are in bounds, and so are their checkpoints."""
+    if not state.unproven:
+        return state
+    good = tuple(sorted({*state.good, *state.unproven}))
+    return replace(state, good=good, unproven=(), last_target=None)
+
+
+def _only(state: GuardState, kept: Iterable[int] | None) -> GuardState:
+    if kept is None:
+        return state
+    there = set(kept)
+    return replace(
+        state,
+        good=tuple(step for step in state.good if step in there),
+        unproven=tuple(step for step in state.unproven if step in there),
+    )
 
 
 def _until(rewards: Mapping[str, Recent], step: int) -> dict[str, Recent]:

@@ -21,7 +21,7 @@ class GuardState:
     streaks: Mapping[str, int] = field(default_factory=dict)
     """Steps in a row by bound (and domain); a bound that holds is absent."""
     first_out: int | None = None
-    """The step at which the running trouble began: no later checkpoint is good."""
+    """The step at which the running trouble began."""
     rewards: Mapping[str, Recent] = field(default_factory=dict)
     """By domain."""
     rate_factor: float = 1.0
@@ -32,9 +32,11 @@ class GuardState:
     roll_backs: int = 0
     """In this stage."""
     last_target: int | None = None
-    """Of the last roll-back, until a newer checkpoint is good."""
+    """The checkpoint that the last roll-back wrote, until a newer one is good."""
     good: tuple[int, ...] = ()
-    """Steps of complete checkpoints that no trouble preceded, ascending."""
+    """Steps of complete checkpoints whose weights a later step has measured and found in bounds, ascending."""
+    unproven: tuple[int, ...] = ()
+    """Steps of later ones, whose weights nothing has measured yet: a step is measured before its own update."""
 
     def to_state(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,4 +47,5 @@ class GuardState:
             name: tuple((int(step), float(value)) for step, value in recent)
             for name, recent in state["rewards"].items()
         }
-        return cls(**{**state, "rewards": rewards, "good": tuple(state["good"])})
+        steps = {name: tuple(state.get(name, ())) for name in ("good", "unproven")}
+        return cls(**{**state, "rewards": rewards, **steps})
