@@ -170,8 +170,15 @@ class EvaluationSettings(Section):
 
 class RolloutSettings(Section):
     processes: int = Field(default=1, ge=0)
-    engine: Literal["transformers", "instant"] = "transformers"
-    """`instant` answers from a table without a model: it measures the loop, not the policy."""
+    engine: Literal["transformers", "vllm", "openai", "instant"] = "transformers"
+    """`vllm` wants the extra of that name, `openai` a server at `server`. `instant` answers from a table without a
+    model: it measures the loop, not the policy."""
+    follow: Literal["in_flight", "between_turns", "drain"] = "in_flight"
+    """When a new policy goes in: between two tokens of what runs, between two turns, or between two episodes."""
+    server: str = ""
+    """Of the engine `openai`: the base URL, `http://host:port/v1`. Its key comes from OPENAI_API_KEY."""
+    server_model: str = ""
+    """The model's name there; empty: the first that the server lists."""
     workloads: tuple[str, ...] = ()
     max_batch: int = Field(default=64, ge=1)
     """Sequences decoded together."""
@@ -182,6 +189,15 @@ class RolloutSettings(Section):
     threads: int = Field(default=0, ge=0)
     """Of torch; 0 leaves its own choice."""
     device: str = "auto"
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> RolloutSettings:
+        if self.engine == "openai" and not self.server.startswith(("http://", "https://")):
+            raise ValueError(
+                f"rollout.server is {self.server!r} and rollout.engine is 'openai': give the server's base URL, "
+                "such as http://127.0.0.1:8000/v1"
+            )
+        return self
 
 
 class VerifierSettings(Section):

@@ -10,6 +10,7 @@ from typing import Any
 
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine
+from services.rollout.engines.gated import GatedEngine
 from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
@@ -18,7 +19,7 @@ from shared.model_folder import check_model_folder
 from shared.settings import Settings
 
 
-def open_parts(settings: Settings) -> tuple[Engine, ChatCodec]:
+def open_parts(settings: Settings) -> tuple[GatedEngine, ChatCodec]:
     """Engine and codec of the settings: loads the model, so call it in a thread.
 
     Raises `DependencyError` (no model there, a damaged one, no such device), `ConfigError`.
@@ -30,16 +31,21 @@ def open_parts(settings: Settings) -> tuple[Engine, ChatCodec]:
     if settings.rollout.engine != "instant":
         check_model_folder(settings.model.path)
     codec = ChatCodec.open(settings.model.path, settings.model.chat_template)
+    return GatedEngine(open_engine(settings, codec), settings.rollout.follow), codec
+
+
+def open_engine(settings: Settings, codec: ChatCodec) -> Engine:
+    """The one that `rollout.engine` names; its libraries are imported here and nowhere else."""
     if settings.rollout.engine == "instant":
         from services.rollout.engines.instant import InstantEngine
 
-        return InstantEngine.of_digits(codec.encode, codec.stop_ids), codec
+        return InstantEngine.of_digits(codec.encode, codec.stop_ids)
     from services.rollout.engines.transformers import TransformersEngine
 
-    return TransformersEngine.open(settings), codec
+    return TransformersEngine.open(settings)
 
 
-async def open_and_say_so(settings: Settings, worker_id: str) -> tuple[Engine, ChatCodec]:
+async def open_and_say_so(settings: Settings, worker_id: str) -> tuple[GatedEngine, ChatCodec]:
     """`open_parts` takes seconds, or fails: the heartbeats say which."""
     said: dict[str, Any] = {"state": "starting", "waits_for": "the model"}
     producer = TypedProducer(settings, worker_id)

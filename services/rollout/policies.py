@@ -1,7 +1,9 @@
 """Follows the learner's announcements and keeps the engine on the newest attested policy (invariant 8).
 
 Invariant: a version counts as served only after its bytes hashed to the announced digest and the engine reproduced
-its canary; after two failures in a row the follower ends with an `AttestationError`, and nothing is sampled again.
+its canary. After a failed canary nothing is sampled until a retry from the full weights, fetched afresh, has
+succeeded; wrong bytes never reach the engine, which goes on with what it serves. After two failures in a row the
+follower ends with an `AttestationError`, the process leaves its group and its last heartbeat says why.
 """
 
 from __future__ import annotations
@@ -82,8 +84,21 @@ class PolicyFollower:
         return min((version for version, _ in self._waiting), default=None)
 
     async def run(self) -> None:
-        """Raises `AttestationError` after the second failure, `StorageError` for weights that stay unreadable, and
-        `DependencyError` for an engine that cannot take them."""
+        """Raises `AttestationError` after the second failure, `StorageError` for weights that stay unreadable,
+        `DependencyError` for an engine that cannot take them, and `EngineDiedError` once it has died."""
+        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._engine.watch())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The engine's death is the cause of whatever the follower says at the same time.
+            for task in reversed(tasks):
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
         topic = TopicNames(self._settings.bus.namespace).policies
         reader = LogReader(self._settings, "rollout", [topic], "earliest", self._producer)
         try:
@@ -114,6 +129,7 @@ class PolicyFollower:
         try:
             await self._load(policy)
         except (AttestationError, DigestMismatchError) as error:
+            await asyncio.to_thread(self._forget, policy)
             self._refuse(policy, error)
         except StorageError as error:
             await self._be_patient(policy, error)
@@ -144,6 +160,12 @@ class PolicyFollower:
         if path.is_relative_to(self._cache):
             await asyncio.to_thread(self._forget_others, path)
 
+    def _forget(self, policy: Policy) -> None:
+        """The retry must not see the same bytes from this disk again."""
+        for place in self._cache.iterdir() if self._cache.is_dir() else ():
+            if place.name.startswith(policy.weights.sha256):
+                place.unlink(missing_ok=True)
+
     def _forget_others(self, path: Path) -> None:
         """Downloads of earlier policies; another rollout on this machine may remove them first."""
         for other in self._cache.iterdir():
@@ -156,7 +178,9 @@ class PolicyFollower:
             raise AttestationError(
                 f"policy {policy.version} cannot be attested, this worker stops producing: {error}"
             ) from error
-        _log.warning("policy refused, fetching it once more", version=policy.version, error=str(error))
+        _log.warning(
+            "policy refused, its full weights are fetched once more", version=policy.version, error=str(error)
+        )
 
     async def _be_patient(self, policy: Policy, error: StorageError) -> None:
         """Its object may have been pruned because newer ones exist, which the next poll will show."""

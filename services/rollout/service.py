@@ -126,7 +126,7 @@ class RolloutService:
         return "" if wanted is None else f"policy {wanted}"
 
     def ready(self) -> Mapping[str, Any]:
-        return {"engine": type(self._engine).__name__}
+        return {"engine": self._engine.name}
 
     def gauges(self) -> Mapping[str, float]:
         load = self._engine.capacity()

@@ -98,9 +98,9 @@ class Bench:
             seen.extend((d.message, d.headers) for d in await reader.poll(0.2))
         return list(seen)
 
-    async def trajectories(self, count: int, priority: str = "normal") -> list[Any]:
+    async def trajectories(self, count: int, priority: str = "normal", timeout_s: float = 20.0) -> list[Any]:
         topic = self.names.trajectories("single_turn", priority)
-        return [message for message, _ in await self.read(topic, lambda seen: len(seen) >= count)]
+        return [m for m, _ in await self.read(topic, lambda seen: len(seen) >= count, timeout_s)]
 
     async def heartbeat(self, until: Callable[[Any], bool], timeout_s: float = 20.0) -> Any:
         """The first heartbeat of which `until` holds."""

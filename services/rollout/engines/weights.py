@@ -67,6 +67,7 @@ def _check(file: Any, targets: dict[str, Tensor], path: Path) -> None:
         if shape != list(target.shape):
             raise AttestationError(
                 f"weights {path}: tensor {name!r} has shape {shape}, the model's is {list(target.shape)}"
+                + vocabulary_hint(name, shape[0], target.shape[0])
             )
         if dtype != _DTYPES.get(target.dtype):
             raise AttestationError(
@@ -85,6 +86,16 @@ def _check_ties(file: Any, model: Any, spare: set[str], targets: dict[str, Tenso
                 f"weights {path}: {name!r} and {twin!r} differ, and this model ties them; "
                 "the learner trains an untied copy"
             )
+
+
+def vocabulary_hint(name: str, announced: int, own: int) -> str:
+    """What to add where the first axis of an embedding differs."""
+    if announced == own or not name.endswith(("embed_tokens.weight", "wte.weight", "lm_head.weight")):
+        return ""
+    return (
+        f": the vocabulary changed from {own} to {announced} tokens; ids already sampled would mean something else, "
+        "so start a run of its own with the new model.path"
+    )
 
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
