@@ -125,7 +125,9 @@ class ServiceFrame(Generic[M]):
         beside = [asyncio.create_task(self.watcher.watch()), *map(asyncio.create_task, craft.beside())]
         leaving = asyncio.create_task(self._leave_in_time(stop, leave, beside))
         try:
-            await asyncio.sleep(0)  # a task that is cancelled before its first step would send no last heartbeat
+            await asyncio.sleep(
+                0
+            )  # a task that is cancelled before its first step would send no last heartbeat
             await craft.open()
             await self._know_the_run(leave)
             await self._worker.run(leave)
