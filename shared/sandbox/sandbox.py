@@ -63,6 +63,7 @@ class Sandbox:
         self._prewarmed: Prewarmed | None = None
         self._runs: dict[OneRun, asyncio.Task[Result]] = {}
         self._numbers = 0
+        self._closing = False
         self._starting = asyncio.Lock()
         self._restarted: float | None = None
 
@@ -103,6 +104,7 @@ class Sandbox:
     async def start(self) -> None:
         """Raises `SandboxUnavailable` where nothing can be jailed here."""
         folder = Path(self.settings.state_folder)
+        self._closing = False
         self._cgroups = choose(self.settings)
         reaped = await asyncio.to_thread(reap, folder, owners_folders())
         if reaped.anything:
@@ -116,6 +118,7 @@ class Sandbox:
 
     async def close(self) -> None:
         """Ends what still runs (as `Outcome.KILLED`), and removes all that was made. Harmless twice."""
+        self._closing = True
         while self._runs:
             for run in self._runs:
                 run.stop()
@@ -187,7 +190,9 @@ class Sandbox:
             await self._ready()
             tree = await self._roots.path(root)
         except SandboxFault as fault:
-            return Result(Outcome.INFRASTRUCTURE, detail=str(fault))
+            return self._not_run(str(fault))
+        if self._closing:
+            return self._not_run("")
         self._numbers += 1
         means = Means(self.nsjail, self._keeper, self.cgroups, self._seccomp)
         run = OneRun(means, Site(tree, uid, str(self._numbers), work, network), command, limits)
@@ -202,6 +207,11 @@ class Sandbox:
                     await asyncio.wait([task])
             del self._runs[run]
 
+    def _not_run(self, fault: str) -> Result:
+        if self._closing:
+            return Result(Outcome.KILLED, detail="ended on request")
+        return Result(Outcome.INFRASTRUCTURE, detail=fault)
+
     async def ready(self) -> None:
         """There is a keeper; a new one where the last was lost. Raises `SandboxFault` where none can be had."""
         await self._ready()
@@ -213,7 +223,9 @@ class Sandbox:
         async with self._starting:
             if self._keeper.alive:
                 return
-            reason = self._keeper.lost or "it was never started"
+            if self._closing or self._uids is None:
+                raise SandboxFault("the sandbox is closed: use it as `async with Sandbox() as sandbox`")
+            reason = self._keeper.lost
             now = self._clock()
             if self._restarted is not None and now - self._restarted < RESTART_EVERY_S:
                 raise SandboxFault(f"the keeper was lost again ({reason}): see the kernel's log for kills")

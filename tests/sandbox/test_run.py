@@ -193,7 +193,7 @@ def test_a_run_holds_nothing_of_others(jail: Jailer) -> None:
             for session in (second, fork):
                 assert (await session.exec(sh("echo 1 > f; ln f g"))).ok
             long = asyncio.ensure_future(first.exec(sh("sleep 60"), Limits(wall_s=60)))
-            await asyncio.sleep(0.5)
+            await started(sandbox)
             for session in (second, fork):
                 snapshot = await session.snapshot()
                 assert (await session.exec(sh("echo 2 > f"))).ok
@@ -223,21 +223,27 @@ def test_a_cancelled_run_is_cleared_away_first(jail: Jailer) -> None:
 
 
 def test_closing_the_sandbox_ends_its_runs_as_killed() -> None:
-    async def work(sandbox: Sandbox) -> Result:
-        task = asyncio.ensure_future(sandbox.run(sh("sleep 60"), LIMITS))
-        await asyncio.sleep(0.2)
+    async def work(sandbox: Sandbox, wait: bool) -> Result:
+        task = asyncio.ensure_future(sandbox.run(sh("sleep 60"), Limits(wall_s=60)))
+        if wait:
+            await started(sandbox)
+        else:
+            await asyncio.sleep(0)
         await sandbox.close()
         return await task
 
     for mode in MODES:
-        with jailer(mode) as made:
-            assert made.wait(work(made.sandbox)).outcome is Outcome.KILLED
+        for wait in (True, False):
+            with jailer(mode) as made:
+                assert made.wait(work(made.sandbox, wait)).outcome is Outcome.KILLED
+                with pytest.raises(SandboxFault):
+                    made.wait(made.sandbox.ready())
 
 
 def test_a_lost_keeper_is_no_verdict_and_comes_back_once() -> None:
     async def lose(sandbox: Sandbox) -> Result:
-        task = asyncio.ensure_future(sandbox.run(sh("sleep 60"), LIMITS))
-        await asyncio.sleep(0.2)
+        task = asyncio.ensure_future(sandbox.run(sh("sleep 60"), Limits(wall_s=60)))
+        await started(sandbox)
         below = _below(sandbox.keeper.pid)
         os.kill(sandbox.keeper.pid, signal.SIGKILL)
         result = await task
@@ -287,8 +293,8 @@ def test_counters_that_vanish_are_no_verdict() -> None:
             return made[-1]
 
         groups.make = watched  # type: ignore[method-assign, assignment]
-        task = asyncio.ensure_future(sandbox.run(sh("sleep 1"), LIMITS))
-        await asyncio.sleep(0.3)
+        task = asyncio.ensure_future(sandbox.run(sh("sleep 60"), Limits(wall_s=60)))
+        await started(sandbox)
         for group in made:
             await group.remove()
         return await task
@@ -323,15 +329,16 @@ def test_no_descriptors_left_is_a_fault_of_ours_and_costs_none(jail: Jailer) -> 
 ORPHAN = """
 import asyncio, sys
 from tests.sandbox.machines import settings_of
+from tests.sandbox.test_run import started
 from shared.sandbox.sandbox import Sandbox
 from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits
 
 async def main():
     async with Sandbox(settings_of(sys.argv[1])) as sandbox:
-        runs = [sandbox.run(Command(("sh", "-c", "echo x > /work/x; setsid sleep 77 & sleep 77"))) for _ in range(3)]
+        runs = [sandbox.run(Command(("sh", "-c", "echo x > /work/x; setsid sleep 77 & sleep 77")), Limits(wall_s=60)) for _ in range(3)]
         tasks = [asyncio.ensure_future(run) for run in runs]
-        await asyncio.sleep(1)
+        await started(sandbox, 6)
         print("folder", sandbox.keeper.folder, flush=True)
         await asyncio.gather(*tasks)
 
@@ -359,6 +366,12 @@ def test_when_we_are_killed_the_kernel_takes_everything_along(mode: str) -> None
     assert not [pid for pid in keepers if Path(f"/proc/{pid}").exists()]
     # Another sandbox of this machine may have removed the folder meanwhile.
     assert not list(Path(folder).glob("*")), "a mount outlived us"
+
+
+async def started(sandbox: Sandbox, count: int = 1) -> None:
+    """Returns once so many `sleep` run in jails."""
+    while [_command(pid) for pid in _below(sandbox.keeper.pid)].count("sleep") < count:
+        await asyncio.sleep(0.01)
 
 
 def _command(pid: int) -> str:
