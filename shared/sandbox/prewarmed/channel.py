@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 
+from shared.sandbox.faults import SandboxFault
 from shared.sandbox.prewarmed.guest import HEADER
 
 MOST = 8 << 20
@@ -18,11 +19,19 @@ _PIECE = 1 << 16
 
 
 class Channel:
-    """`problem` says why the channel is unusable; empty while it works and after a plain end."""
+    """`problem` says why the channel is unusable; empty while it works and after a plain end.
+
+    Raises `SandboxFault` where there are no descriptors left.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ours, self._theirs = socket.socketpair()
+        try:
+            self._ours, self._theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxFault(
+                f"no channel for a check: {error.strerror}; raise the limit of open files"
+            ) from error
         self._ours.setblocking(False)
         self._most = most
         self._buffer = bytearray()

@@ -114,14 +114,18 @@ class Opened:
     async def __aenter__(self) -> Child:
         """Raises `SandboxFault` where no check can be made."""
         member = await self._pool.take(self._limits)
-        channel = Channel() if self._check.channel else None
-        child = Child(self._pool, member, self._limits, channel)
+        channel: Channel | None = None
+        child: Child | None = None
         try:
+            channel = Channel() if self._check.channel else None
+            child = Child(self._pool, member, self._limits, channel)
             await child.start(self._check)
         except BaseException:
-            if child.started:
+            if child is not None and child.started:
                 await child.leave()
             else:
+                if channel is not None:
+                    channel.close()
                 await self._pool.end(member)
             raise
         self._child = child

@@ -35,6 +35,7 @@ class Report:
 
 class Leash:
     """Made with its other end, which is passed on and closed. `on_look` gets each look and the bytes in tmpfs.
+    Raises `SandboxFault` where there are no descriptors left.
 
     `ready`: a job may be given. `report`: the end. Where process 1 ended without one, `lost` says so once it is known
     that nothing of it is left, for its end of the socket closes earlier than that.
@@ -43,7 +44,12 @@ class Leash:
     def __init__(self, on_look: Callable[[Look, int], None]) -> None:
         self._on_look = on_look
         self._loop = asyncio.get_running_loop()
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SandboxFault(
+                f"no socket for a check: {error.strerror}; raise the limit of open files"
+            ) from error
         self._ours.setblocking(False)
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.report: asyncio.Future[Report] = self._loop.create_future()

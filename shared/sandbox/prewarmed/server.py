@@ -69,6 +69,7 @@ class ForkServer:
         self._uids = sandbox.uids
         self._users = users
         self._uid = self._uids.take_block(users + 1)
+        self._held = range(self._uid, self._uid + users + 1)
         self._imports = tuple(imports)
         self._control: socket.socket | None = None
         self._process: KeptProcess | None = None
@@ -81,29 +82,45 @@ class ForkServer:
 
     async def start(self, environment: Mapping[str, str]) -> None:
         """Raises `SandboxFault` where it does not come up; the message ends with what it printed."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19)
-        ours.setblocking(False)
-        self._control = ours
-        heard, told = os.pipe2(os.O_CLOEXEC)
-        self._log = Drain(heard, 1 << 14, lambda: None, tail=True)
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        theirs: list[int] = []
         try:
+            theirs = self._open()
             self._process = await self._keeper.spawn(
-                command_line(self._nsjail, self._jail(environment), _ARGV), {},
-                {0: nothing, 1: nothing, 2: told, 3: theirs.fileno()},
-            )  # fmt: skip
-            theirs.close()
-            answer = await self._greet(ours)
+                command_line(self._nsjail, self._jail(environment), _ARGV), {}, dict(enumerate(theirs))
+            )
+            while theirs:
+                os.close(theirs.pop())
+            assert self._control is not None
+            answer = await self._greet(self._control)
+        except OSError as error:
+            await self.close()
+            raise SandboxFault(f"no fork server: {error}") from error
         except BaseException:
             await self.close()
             raise
         finally:
-            theirs.close()
-            os.close(told)
-            os.close(nothing)
+            for descriptor in theirs:
+                os.close(descriptor)
         self.resident_kb = answer["resident_kb"]
-        asyncio.get_running_loop().add_reader(ours, self._receive)
+        asyncio.get_running_loop().add_reader(self._control, self._receive)
+
+    def _open(self) -> list[int]:
+        """What the server has as 0, 1, 2 and 3. Raises `OSError`."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19)
+        self._control.setblocking(False)
+        opened = [theirs.detach()]
+        try:
+            heard, told = os.pipe2(os.O_CLOEXEC)
+            self._log = Drain(heard, 1 << 14, lambda: None, tail=True)
+            opened = [told, *opened]
+            for _ in range(2):
+                opened = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), *opened]
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        return opened
 
     async def _greet(self, control: socket.socket) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -191,9 +208,9 @@ class ForkServer:
         await self._bury("the fork server was closed")
         if self._log is not None:
             self._log.close()
-            self._log = None
-            for uid in range(self._uid, self._uid + self._users + 1):
-                self._uids.give_back(uid)
+        held, self._held = self._held, range(0)
+        for uid in held:
+            self._uids.give_back(uid)
 
     def _receive(self) -> None:
         assert self._control is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -162,6 +163,46 @@ def test_a_reserve_that_is_prepared_is_ready(jail: Jailer) -> None:
 
     assert jail.wait(prepare()) == 1 + 2 * RESERVE
     nothing_left(jail)
+
+
+@pytest.mark.slow
+def test_descriptors_that_run_out_are_a_fault_and_leave_nothing(jail: Jailer) -> None:
+    """At every point at which they can: the check ends well or is a fault of ours, and the next one is well."""
+
+    async def short_of(spare: int) -> Result:
+        taken = []
+        with contextlib.suppress(OSError):
+            while len(taken) < 1 << 16:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        try:
+            for descriptor in taken[-spare:] if spare else []:
+                os.close(descriptor)
+            del taken[len(taken) - spare :]
+            async with asyncio.timeout(20):
+                return await jail.sandbox.prewarmed.run(Check("print(1)", channel=True), SMALL)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+
+    printed(jail, "print(1)")
+    nothing_left(jail)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    outcomes = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        for prepared in (True, False):
+            for spare in range(16):
+                if not prepared:
+                    jail.wait(jail.sandbox.prewarmed.close())
+                outcomes.append(jail.wait(short_of(spare)).outcome)
+                assert printed(jail, "print(2)") == "2"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert set(outcomes) <= {Outcome.EXITED, Outcome.INFRASTRUCTURE}
+    assert outcomes[0] is Outcome.INFRASTRUCTURE and outcomes[15] is Outcome.EXITED
+    nothing_left(jail)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_more_at_once_than_there_are_users(jail: Jailer) -> None:
