@@ -111,7 +111,7 @@ class Episode:
             return room.binds
         said = self.tokens.said(made.token_ids)
         # Where the template opens the reasoning itself, what was sampled begins inside of it.
-        parsed = self.adapter.format.parse(f"{THINK}{said}" if conversation.thinks() else said)
+        parsed = self.adapter.format.parse(f"{THINK}\n{said}" if conversation.thinks() else said)
         if not parsed.calls:
             return "stop"
         most = self._spent.calls_now(self.budgets)
