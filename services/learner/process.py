@@ -23,6 +23,7 @@ from services.learner.run_lock import RunLock
 from services.learner.snapshot import Announcement, with_seconds
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
+from services.learner.start_from import check_sources
 from services.learner.step import NonFiniteStepError, StepAbandonedError
 from services.learner.told import read_told
 from services.learner.trainer import Trainer
@@ -46,6 +47,7 @@ class LearnerService:
 
     def __init__(self, settings: Settings, worker_id: str) -> None:
         check_stages(settings)
+        check_sources(settings)
         self._settings = settings
         self._worker_id = worker_id
         self._run_id = settings.run.name

@@ -22,6 +22,7 @@ from shared.bus.connect import wait_for_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Heartbeat, Message, Service
+from shared.data_set import check_data
 from shared.domains.admission import first_look
 from shared.domains.base import HELD_OUT_SEED
 from shared.domains.registry import load_domain
@@ -230,6 +231,7 @@ def run_settings(settings: Settings) -> bool:
         domain = load_domain(declared.name)
         for seed in (0, HELD_OUT_SEED):
             first_look(domain, seed, declared.difficulty)
+    check_data(resolved)
     with locked(resolved.run_folder):
         fresh = prepare(resolved)
         if (resolved.run_folder / "summary.json").exists():

@@ -20,6 +20,7 @@ from services.learner.model import PolicyModel
 from services.learner.objectives.preference import sigmoid_loss
 from services.learner.objectives.presets import Objective, preset
 from services.learner.pairing import batch_of
+from services.learner.start_from import check_sources
 from services.learner.step import Step
 from services.learner.trainer import Trainer
 from shared.contracts import Trajectory
@@ -354,3 +355,11 @@ def test_weights_that_cannot_be_started_from_are_named(
     with pytest.raises(error, match=message):
         Run(settings_of(tmp_path / "b", {**RL, "start_from": str(source)}))
     assert CheckpointStore(ObjectStore(f"file://{tmp_path / 'b' / 'objects'}"), RUN).steps() == []
+
+
+def test_what_a_later_stage_begins_with_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    own = str(tmp_path / "objects" / "checkpoints" / RUN / "00000001")
+    for source in (own, f"file://{own}", "s3://bucket/checkpoints/other/00000004"):
+        check_sources(settings_of(tmp_path, RL, {**RL, "start_from": source}))
+    with pytest.raises(ConfigError, match="start_from '/nowhere/model' is no checkpoint"):
+        check_sources(settings_of(tmp_path, RL, {**RL, "start_from": "/nowhere/model"}))
