@@ -45,7 +45,8 @@ class Compress:
             gone += unit
             whole -= sum(_tokens(segments, number, digested) for number in unit)
             if whole + self.summary_tokens <= budget:
-                rest = [number for number in range(len(segments)) if number not in set(gone)]
+                summed = frozenset(gone)
+                rest = [number for number in range(len(segments)) if number not in summed]
                 return _plan(segments, rest, digested, Summary(tuple(gone), self.summary_tokens))
         return None
 

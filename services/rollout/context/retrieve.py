@@ -32,7 +32,8 @@ class Retrieve:
                 break
         if not gone:
             return None
-        left = [number for number in range(len(segments)) if number not in set(gone)]
+        noted = frozenset(gone)
+        left = [number for number in range(len(segments)) if number not in noted]
         steps: list[Step] = [Keep(number) for number in left]
         steps.insert(sum(number < gone[0] for number in left), Notes(tuple(gone), self.word_tokens))
         return Plan(tuple(steps), whole + self.word_tokens)
