@@ -40,6 +40,10 @@ def open_engine(settings: Settings, codec: ChatCodec) -> Engine:
         from services.rollout.engines.instant import InstantEngine
 
         return InstantEngine.of_digits(codec.encode, codec.stop_ids)
+    if settings.rollout.engine == "vllm":
+        from services.rollout.engines.vllm import VllmEngine
+
+        return VllmEngine.open(settings)
     from services.rollout.engines.transformers import TransformersEngine
 
     return TransformersEngine.open(settings)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from services.rollout.engines.admission import Admission
 from services.rollout.engines.base import (
     EngineDiedError,
@@ -38,8 +40,9 @@ from shared.settings import Settings
 # When idle, so long is waited for the rest of a group: its samples are submitted one after another, and share a
 # prompt that is then read once.
 _GATHER_S = 0.003
-# One failed step may be one request's fault or a moment without memory. A device that has failed never comes back, and
-# each task that is tried on it is lost to a dead letter: after so many in a row the engine is dead.
+# A failed step may be a request's fault or a moment without memory. A device that has failed never comes back, and
+# tasks retried on it would all become dead letters: it is dead if the shortest full pass fails too, or at the third
+# failed step in a row.
 _FAILED_STEPS = 3
 
 
@@ -222,8 +225,7 @@ class TransformersEngine:
         reply.done(None)
 
     def _loop(self) -> None:
-        """The decode thread. An error of a step fails the rows that were in it, and the loop goes on unless it is the
-        third in a row."""
+        """The decode thread. An error of a step fails the rows that were in it; the loop goes on while there is hope."""
         while not self._death and self._obey():
             if not self._attested or self._paused:
                 continue
@@ -237,10 +239,16 @@ class TransformersEngine:
 
     def _count_failure(self, error: Exception) -> None:
         self._failed_steps += 1
-        if self._failed_steps >= _FAILED_STEPS:
+        shortest = np.zeros(2, dtype=np.int32)
+        try:
+            self._decoder.score(shortest, np.array([2], dtype=np.int32))
+            dead = self._failed_steps >= _FAILED_STEPS
+        except Exception:  # noqa: BLE001 - whatever it is, nothing runs on this device any more
+            dead = True
+        if dead:
             self._death = (
-                f"the transformers engine died: {_FAILED_STEPS} decode steps in a row failed, "
-                f"the last with {one_line(error)}; start this worker again"
+                f"the transformers engine died: a decode step failed with {one_line(error)} and the engine did not "
+                "recover; start this worker again"
             )
 
     def _end(self, reason: str) -> None:

@@ -32,7 +32,13 @@ def open_instant(folder: Path) -> Engine:
     )
 
 
-OPENERS = {"transformers": open_transformers, "instant": open_instant}
+def open_vllm(folder: Path) -> Engine:
+    from services.rollout.engines.vllm import VllmEngine
+
+    return VllmEngine.open(settings_of(folder))
+
+
+OPENERS = {"transformers": open_transformers, "instant": open_instant, "vllm": open_vllm}
 
 
 @pytest.fixture(scope="session")

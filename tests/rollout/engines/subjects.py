@@ -57,7 +57,7 @@ class Subject:
 
     def fresh(self) -> Engine:
         """One of the test's own."""
-        return self.run(asyncio.to_thread(self.open))
+        return self.run(asyncio.to_thread(self.open), timeout_s=600)
 
     def run(self, work: Coroutine[Any, Any, Any], timeout_s: float = 120) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)

@@ -128,20 +128,20 @@ def test_an_engine_that_dies_mid_episode_loses_nothing(
 ) -> None:
     """The worker ends and says why; its tasks are attempted by the next, each slot once."""
     settings = rollout(make_settings, tiny_folder)
-    step, broken = Decoder.step, {"yes": False}
+    forward, broken = Decoder._call, {"yes": False}
 
-    def breaking(self: Decoder, tokens: Any, places: Any) -> Any:
+    def breaking(self: Decoder, *args: Any, **named: Any) -> Any:
         if broken["yes"]:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return step(self, tokens, places)
+        return forward(self, *args, **named)
 
-    monkeypatch.setattr(Decoder, "step", breaking)
+    monkeypatch.setattr(Decoder, "_call", breaking)
     tasks = [
         make_task(settings, n, samples=4, sampling={"max_tokens": 200, "temperature": 1.0}) for n in range(3)
     ]
 
     async def body() -> tuple[Any, list[Any]]:
-        with pytest.raises(EngineDiedError, match="3 decode steps in a row failed.*illegal memory access"):
+        with pytest.raises(EngineDiedError, match="engine died: a decode step failed.*illegal memory access"):
             async with serving(settings) as (bench, _, service):
                 await bench.announce(make_policy(settings, weights, 0))
                 await bench.schedule(*tasks)
