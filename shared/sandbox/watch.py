@@ -1,19 +1,20 @@
 """Watching one run while it runs.
 
-Invariant: a run never outlives its wall limit by more than one turn of the loop, nor its CPU and memory limits by more
-than one look; and whoever watches never waits for the program.
+Invariant: a run never outlives its wall limit (less the time in which it was ready and got no processor) by more than
+one turn of the loop, nor its CPU and memory limits by more than one look; and whoever watches never waits for the
+program.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from shared.sandbox.cgroups.base import Counters
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome
+from shared.sandbox.starvation import Starvation
 
 LOOK_S = 0.05
 
@@ -21,16 +22,22 @@ LOOK_S = 0.05
 class Watch:
     """Ends at the first of: the run is over, a limit, somebody's wish.
 
-    `ended`, `flooded` and `stop` may be called at any time, from this loop. `counters` may raise.
+    `ended`, `flooded` and `stop` may be called at any time, from this loop. `counters` may raise. `processes`: those
+    of the run, to see when they are kept from running.
     """
 
     def __init__(
-        self, limits: Limits, counters: Callable[[], Counters], clock: Callable[[], float] = time.monotonic
+        self,
+        limits: Limits,
+        counters: Callable[[], Counters],
+        clock: Callable[[], float] = time.monotonic,
+        processes: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._limits = limits
         self._counters = counters
         self._clock = clock
         self._started = clock()
+        self._starved = Starvation(processes, limits.wall_s)
         self._woken = asyncio.Event()
         self._over = False
         self._flooded = False
@@ -66,7 +73,10 @@ class Watch:
                 return Outcome.KILLED
             if self._flooded:
                 return Outcome.OUTPUT_LIMIT
-            left = self._limits.wall_s - self.seconds
+            left = self._limits.wall_s + self._starved.seconds - self.seconds
+            if left <= 0:
+                self._starved.look(self.seconds)
+                left = self._limits.wall_s + self._starved.seconds - self.seconds
             if left <= 0:
                 return Outcome.WALL_LIMIT
             counters = self._counters()
@@ -75,5 +85,7 @@ class Watch:
             if counters.cpu_s >= self._limits.cpu_s:
                 return Outcome.CPU_LIMIT
             self._woken.clear()
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(self._woken.wait(), min(LOOK_S, left))
+            except TimeoutError:
+                self._starved.look(self.seconds)

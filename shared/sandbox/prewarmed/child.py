@@ -73,7 +73,7 @@ class Child:
             check.source.encode(errors="surrogatepass") if isinstance(check.source, str) else check.source
         )
         passed = [*theirs, *([self._channel.descriptor] if self._channel else [])]
-        self._watch = Watch(self._limits, self._look)
+        self._watch = Watch(self._limits, self._look, processes=member.group.processes)
         cap = self._limits.output_kb << 10
         self._feed = Feed(ours[0], check.stdin)
         self._out, self._err = (Drain(end, cap, self._watch.flooded) for end in ours[1:])
