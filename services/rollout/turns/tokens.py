@@ -70,13 +70,17 @@ class Tokens:
     def encode(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
         """int32[n], and where in `text` each token begins: int64[n]."""
         made = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            verbose=False,  # it warns of texts over a length that is the tokenizer's guess, not the model's
         )
         starts = np.array([start for start, _ in made["offset_mapping"]], dtype=np.int64)
         return np.array(made["input_ids"], dtype=np.int32), starts
 
     def count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+        return len(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
     def raw(self, ids: Ids) -> str:
         """With special tokens: what the template would have to write to give these tokens."""
