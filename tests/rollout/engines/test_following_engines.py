@@ -126,7 +126,7 @@ def test_a_damaged_download_is_fetched_afresh_and_served(
 def test_an_engine_that_dies_mid_episode_loses_nothing(
     make_settings: Make, tiny_folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker ends and says why; its tasks are attempted by the next, each slot once."""
+    """The worker ends and says why; its tasks are attempted by the next."""
     settings = rollout(make_settings, tiny_folder)
     forward, broken = Decoder._call, {"yes": False}
 
@@ -140,6 +140,8 @@ def test_an_engine_that_dies_mid_episode_loses_nothing(
         make_task(settings, n, samples=4, sampling={"max_tokens": 200, "temperature": 1.0}) for n in range(3)
     ]
 
+    wanted = {slot for task in tasks for slot in task.slots()}
+
     async def body() -> tuple[Any, list[Any]]:
         with pytest.raises(EngineDiedError, match="engine died: a decode step failed.*illegal memory access"):
             async with serving(settings) as (bench, _, service):
@@ -151,10 +153,13 @@ def test_an_engine_that_dies_mid_episode_loses_nothing(
         broken["yes"] = False
         async with serving(settings) as (bench, _, _):
             beat = await bench.heartbeat(lambda beat: beat.state == "failed")
-            return beat, await bench.trajectories(12, timeout_s=60)
+            topic = bench.names.trajectories("single_turn", "normal")
+            # A sample that was done before the crash may come twice: the learner keeps the first.
+            seen = await bench.read(topic, lambda seen: {m.slot for m, _ in seen} >= wanted, 60)
+            return beat, [message for message, _ in seen]
 
     beat, made = asyncio.run(body())
     assert "illegal memory access" in beat.waits_for
     assert {m.stop_reason for m in made} <= {"stop", "length"}
-    assert {m.slot for m in made} == {slot for task in tasks for slot in task.slots()}
+    assert {m.slot for m in made} == wanted
     assert all(np.isfinite(m.sequences[0].logprobs).all() for m in made)
