@@ -14,6 +14,7 @@ import numpy as np
 
 from services.rollout.chat import Demonstration, Prompt
 from services.rollout.engines.base import Generation
+from services.rollout.turns.episode import End
 from shared.contracts import (
     NOT_SAMPLED,
     RoleSpan,
@@ -84,6 +85,23 @@ def demonstrated(task: Task, slot: Slot, shown: Demonstration, by: Signature, an
         stop_reason="demonstration",
         mode="demonstration",
         final_answer=answer or task.demonstration[-1].content,
+    )
+
+
+def of_turns(task: Task, slot: Slot, end: End, by: Signature) -> Trajectory:
+    """An attempt of many turns, or the demonstration of one."""
+    return _trajectory(
+        task,
+        slot,
+        by,
+        sequences=end.sequences,
+        stop_reason="demonstration" if task.demonstration else end.stop_reason,
+        final_answer=end.final_answer,
+        tool_calls=end.tool_calls,
+        malformed_calls=end.malformed_calls,
+        turns=end.turns,
+        first_version=end.first_version,
+        last_version=end.last_version,
     )
 
 

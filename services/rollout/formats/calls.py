@@ -56,8 +56,8 @@ class Format(Protocol):
     def parse(self, text: str) -> Parsed:
         """The calls of one turn, its end token removed. Raises nothing."""
 
-    def render(self, calls: Sequence[Call]) -> str:
-        """The calls as the policy is asked to write them; `parse` reads the same calls from it."""
+    def render(self, calls: Sequence[Call], said: str = "") -> str:
+        """The calls as the policy is asked to write them, after some words; `parse` reads the same from it."""
 
     def instructions(self, schemas: Sequence[dict[str, Any]]) -> str:
         """What to say in the system message where the chat template does not tell of tools itself."""

@@ -20,7 +20,7 @@ from services.rollout.turns.budgets import Budgets, Room, Spent
 from services.rollout.turns.conversation import Conversation, Piece, Spoken
 from services.rollout.turns.history import Entry, entries_of, turn_of
 from services.rollout.turns.making_room import RoomMaker
-from services.rollout.turns.sampling import Sampler
+from services.rollout.turns.sampling import Speaks
 from services.rollout.turns.tokens import Tokens
 from services.rollout.turns.transcript import Transcript
 from shared.contracts import ChatMessage, StopReason, ToolCall
@@ -61,7 +61,7 @@ class Episode:
     adapter: Adapter
     toolset: Toolset
     budgets: Budgets
-    sampler: Sampler
+    sampler: Speaks
     room_maker: Callable[[Transcript], RoomMaker] | None = None
     check_alive: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic

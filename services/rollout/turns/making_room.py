@@ -18,7 +18,7 @@ from services.rollout.context.window import Window
 from services.rollout.formats.choose import Schemas
 from services.rollout.turns.conversation import Conversation, Piece, Spoken
 from services.rollout.turns.history import Entry, aside, shown
-from services.rollout.turns.sampling import Sampler
+from services.rollout.turns.sampling import Speaks
 from services.rollout.turns.tokens import Tokens
 from services.rollout.turns.transcript import Transcript
 from shared.contracts import ChatMessage
@@ -46,7 +46,7 @@ class RoomMaker:
 
     policy: ContextPolicy
     tokens: Tokens
-    sampler: Sampler
+    sampler: Speaks
     transcript: Transcript
     limit: int
     reserve: int

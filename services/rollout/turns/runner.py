@@ -7,8 +7,10 @@ deadline, or cancelled. What an attempt cannot have (a tool, a permission, a fil
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from services.rollout.context.notes import Notes
 from services.rollout.context.retrieve import Retrieve
@@ -22,7 +24,8 @@ from services.rollout.tools.workspace import WorkspaceTools, with_files
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End, Episode
 from services.rollout.turns.making_room import RoomMaker
-from services.rollout.turns.sampling import Sampler
+from services.rollout.turns.replay import Replay
+from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Slot, Task
 from shared.domains.tools import Bench, ToolRefusal
@@ -30,10 +33,18 @@ from shared.errors import ContractError
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sessions.files import WorkspaceRefusal
-from shared.sandbox.sessions.pool import Lent, SessionPool
+from shared.sandbox.sessions.pool import Lent
 
 LEASE_GRACE_S = 60.0
 """Over the attempt's own wall time, which ends first: the lease is for attempts that we have lost."""
+
+
+class Sessions(Protocol):
+    """Who lends sessions: `SessionPool`, or `Places`."""
+
+    def lease(self, files: Mapping[str, bytes], seconds: float) -> AbstractAsyncContextManager[Lent]: ...
+
+
 DomainOf = Callable[[str], object | None]
 """By name; None for a domain without tools of its own."""
 
@@ -44,7 +55,7 @@ class Runner:
 
     engine: Engine
     tokens: Tokens
-    sessions: SessionPool | None = None
+    sessions: Sessions | None = None
     domain_of: DomainOf = lambda name: None
     permissions: Permissions = field(default_factory=Permissions)
     limits: Limits = field(default_factory=Limits)
@@ -52,15 +63,28 @@ class Runner:
     context: ContextPolicy | None = None
     format: str = ""
     """Of tool calls; empty: chosen by the chat template."""
+    turns_of: Callable[[str], AbstractAsyncContextManager[None]] = lambda name: contextlib.nullcontext()
+    """Around all turns of the episode of a name: a policy that may come only between episodes waits for its end."""
 
     async def attempt(self, task: Task, slot: Slot, seed: int) -> End:
         """One attempt at `task`. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
         attempted here, `GenerationFault`, `SandboxFault` and `ToolFault` for what went wrong on our side."""
+        if task.rejected:
+            raise ContractError(f"task {task.group_id}: a pair of answers with tools or turns cannot be told")
         budgets = Budgets.of(task, self.engine.longest)
+        name = f"{slot.group_id}/{slot.sample_index}"
         async with self._lent(task, budgets.wall_s) as lent:
-            return await self._episode(task, slot, seed, budgets, lent).run(task.messages)
+            episode = self._episode(task, name, seed, budgets, lent)
+            async with self.turns_of(name):
+                end = await episode.run(task.messages)
+        if task.demonstration and end.stop_reason != "stop":
+            raise ContractError(
+                f"task {task.group_id}: its demonstration reached the limit {end.stop_reason!r} after {end.turns} turns: "
+                "raise the task's limits"
+            )
+        return end
 
-    def _episode(self, task: Task, slot: Slot, seed: int, budgets: Budgets, lent: Lent | None) -> Episode:
+    def _episode(self, task: Task, name: str, seed: int, budgets: Budgets, lent: Lent | None) -> Episode:
         session = lent.session if lent else None
         notes = Notes(session)
         toolset = open_tools(
@@ -74,13 +98,18 @@ class Runner:
             toolset = Toolset((*toolset.tools, notes.tool()), network=toolset.network)
         schemas = toolset.schemas()
         adapter = choose(self.tokens.template, self.tokens.render, schemas, self.format)
-        sampler = Sampler(
-            engine=self.engine,
-            request_id=f"{slot.group_id}/{slot.sample_index}",
-            stop_ids=self.tokens.stop_ids,
-            temperature=task.sampling.temperature,
-            top_p=task.sampling.top_p,
-            seed=seed,
+        sampler: Speaks = (
+            Replay.of(task.demonstration, adapter.format, self.tokens, task.group_id)
+            if task.demonstration
+            else Sampler(
+                engine=self.engine,
+                request_id=name,
+                stop_ids=self.tokens.stop_ids,
+                temperature=task.sampling.temperature,
+                top_p=task.sampling.top_p,
+                seed=seed,
+                exact=task.purpose == "train",
+            )
         )
         policy = self.context
         return Episode(

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from services.rollout.engines.base import Engine, GenerateRequest, Generation, Ids
 
 
+class Speaks(Protocol):
+    """Who takes the turns of an attempt."""
+
+    async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
+        """`what`: beside the turn of this number. Raises `GenerationFault`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How the turns of one attempt are sampled."""
+    """How the turns of one attempt are sampled. `exact`: see `GenerateRequest`."""
 
     engine: Engine
     request_id: str
@@ -21,6 +29,7 @@ class Sampler:
     temperature: float
     top_p: float
     seed: int
+    exact: bool = True
 
     async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
         """`what`: beside the turn of this number. Raises `GenerationFault`."""
@@ -33,6 +42,8 @@ class Sampler:
                 temperature=self.temperature,
                 top_p=self.top_p,
                 seed=turn_seed(self.seed, turn, what),
+                episode=self.request_id,
+                exact=self.exact,
             )
         )
 

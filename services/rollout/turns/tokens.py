@@ -32,6 +32,7 @@ class Tokens:
             )
         self._tokenizer = tokenizer
         self.stop_ids = stop_ids
+        self.end_id = tokenizer.eos_token_id if tokenizer.eos_token_id in stop_ids else min(stop_ids)
         self.stops = {number: self.raw(np.array([number], dtype=np.int32)) for number in sorted(stop_ids)}
         special = set(tokenizer.all_special_tokens)
         added = [
