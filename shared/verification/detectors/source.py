@@ -18,6 +18,7 @@ from shared.verification.detectors.names import Names, folded
 from shared.verification.detectors.wording import flags_of_literal, hedges
 
 MAX_SOURCE_CHARS = 400_000
+_TRIES = 5
 _MAX_NESTED = 3
 """Source inside source (`exec("…")`) that is read."""
 
@@ -49,12 +50,16 @@ def parsed(source: str, most: int = MAX_SOURCE_CHARS) -> ast.Module | None:
     """The tree, or None where there is none to be had, or the source has over `most` characters."""
     if len(source) > most:
         return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    for _ in range(_TRIES):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        except SystemError:  # another thread was parsing too: CPython 3.11 counts their depths together
+            continue
+    return None
 
 
 def _of_node(node: ast.AST, names: Names, prose: set[int], nested: int) -> set[Flag]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from shared.verification.detectors.flags import Flag
-from shared.verification.judgement import Judgement
 from tests.verification.methods.bench import Bench
 from tests.verification.methods.honest import (
     NO_PROGRAM,
@@ -26,13 +22,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def judged(bench: Bench) -> Mapping[str, Judgement]:
-    cases: list[tuple[str, Mapping[str, Any]]] = [
-        ("python_function_tests", {"candidate": one.source, "entry_point": "solve", "test": one.test})
-        for one in HONEST
-    ]
-    found = bench.judge_all(cases)
-    return {one.id: judgement for one, judgement in zip(HONEST, found, strict=True)}
+def flagged() -> dict[str, tuple[str, ...]]:
+    """What was flagged so far."""
+    return {}
 
 
 def test_there_are_enough() -> None:
@@ -40,8 +32,12 @@ def test_there_are_enough() -> None:
 
 
 @pytest.mark.parametrize("one", HONEST, ids=lambda one: one.id)
-def test_passes(one: Honest, judged: Mapping[str, Judgement]) -> None:
-    assert judged[one.id].verdict == "passed", judged[one.id]
+def test_passes(bench: Bench, one: Honest, flagged: dict[str, tuple[str, ...]]) -> None:
+    record = {"candidate": one.source, "entry_point": "solve", "test": one.test}
+    found = bench.judge("python_function_tests", record)
+    assert found.verdict == "passed", found
+    if found.flags:
+        flagged[one.id] = found.flags
 
 
 SUMS = [
@@ -84,7 +80,7 @@ def test_odd_functions_have_their_properties(bench: Bench, style: str) -> None:
     assert found.verdict == "passed", found
 
 
-def test_few_are_flagged(judged: Mapping[str, Judgement]) -> None:
-    flagged = {name: found.flags for name, found in judged.items() if found.flags}
-    assert len(flagged) <= MOST_FLAGGED * len(judged), flagged
+def test_few_are_flagged(flagged: dict[str, tuple[str, ...]]) -> None:
+    """Of those above, which run first."""
+    assert len(flagged) <= MOST_FLAGGED * len(HONEST), flagged
     assert not any(Flag.FOREIGN_OBJECT in flags for flags in flagged.values()), flagged
