@@ -1,0 +1,164 @@
+"""Whole runs whose learning is at stake: one that collapses on purpose and is taken back, and one that learns from
+verified pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import Policy, Step
+from temper.audit.place import connected, run_settings
+from temper.models.tiny import make_tiny_model
+from tests.end_to_end.local_run import LocalRun, temper
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+[run]
+name = "small"
+folder = "{folder}"
+[model]
+path = "{model}"
+[bus]
+partitions = 2
+session_timeout_ms = 6000
+drain_s = 5.0
+[[domains]]
+name = "sequences"
+max_tokens = 6
+difficulty = {{ length = 2, operation = "sort", max_value = {max_value} }}
+[[stages]]
+kind = "sft"
+steps = {sft_steps}
+groups_per_step = 64
+learning_rate = 3e-3
+{stage}
+[scheduler]
+group_deadline_s = 20.0
+stall_s = 120.0
+[evaluation]
+instances_per_domain = {instances}
+at_start = false
+temperature = {temperature}
+[telemetry]
+heartbeat_s = 0.5
+"""
+
+COLLAPSE = """
+[[stages]]
+kind = "rl"
+steps = 8
+groups_per_step = 8
+group_size = 8
+learning_rate = 2.5e-2  # 50 times what this model learns with
+objective = { preset = "grpo", overrides = { kl_coefficient = 0.01 } }
+[guard]
+rate_factor = 0.02
+[[guard.bounds]]
+metric = "kl"
+limit = 0.5
+action = "roll_back"
+[[guard.bounds]]
+metric = "not_finite"
+action = "roll_back"
+"""
+
+PREFERENCE = """
+[[stages]]
+kind = "preference"
+steps = 20
+groups_per_step = 16
+group_size = 8
+learning_rate = 1e-3
+"""
+
+
+def told(run: LocalRun) -> tuple[list[Step], dict[int, str]]:
+    """Steps, and the digest of each version's weights."""
+
+    async def read(settings: Any) -> tuple[list[Step], dict[int, str]]:
+        names = TopicNames(settings.bus.namespace)
+        reader = LogReader(settings, "scheduler", [names.steps, names.policies])
+        steps: list[Step] = []
+        digests: dict[int, str] = {}
+        async for delivery in reader.to_end():
+            if isinstance(delivery.message, Step):
+                steps.append(delivery.message)
+            elif isinstance(delivery.message, Policy):
+                digests[delivery.message.version] = delivery.message.weights.sha256
+        await reader.close()
+        return steps, digests
+
+    with connected(run_settings(run.folder)) as settings:
+        return asyncio.run(read(settings))
+
+
+def audited(run: LocalRun) -> str:
+    result = temper("audit", str(run.folder))
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_a_run_that_collapses_is_rolled_back_and_goes_on(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "tiny")
+    with LocalRun(tmp_path, model) as run:
+        run.config.write_text(
+            RUN.format(
+                folder=tmp_path / "runs",
+                model=model,
+                sft_steps=24,
+                stage=COLLAPSE,
+                max_value=9,
+                instances=8,
+                temperature=0.0,
+            )
+        )
+        assert run.start().wait() == 0
+        steps, digests = told(run)
+        by_number = {step.step: step for step in steps}
+        back = [step for step in steps if step.action == "roll_back"]
+        assert back, "nothing was noticed"
+        first = back[0]
+        assert first.kl > 0.5 and first.trained_trajectories == 0
+        assert "rolled back to the checkpoint of step 24: kl" in first.notes[0]
+        named = {name for group in first.groups for name in group.trajectory_ids}
+        assert any(name in first.notes[0] for name in named)
+        assert {fate for group in first.groups for fate in group.fates} >= {"skipped"}
+        # The stage began with the checkpoint of step 24; the roll-back's own has its weights and another number.
+        assert digests[first.step] == digests[24] != digests[first.step - 1]
+        assert by_number[max(by_number)].kl < 0.5
+        assert by_number[max(by_number)].learning_rate == pytest.approx(5e-4)
+        assert "skipped" in audited(run)
+        assert first.notes[0] in " ".join(temper("report", str(run.folder)).stdout.split())
+        assert any("rolled back" in line for line in run.lines)
+
+
+def test_dpo_on_verified_pairs_raises_the_pass_rate(tmp_path: Path) -> None:
+    """Held-out answers are sampled, not greedy: after so few demonstrations the likeliest answer is right for most
+    instances or for none, by chance, and that says little about the policy."""
+    model = make_tiny_model(tmp_path / "tiny")
+    with LocalRun(tmp_path, model) as run:
+        run.config.write_text(
+            RUN.format(
+                folder=tmp_path / "runs", model=model, sft_steps=48, stage=PREFERENCE, max_value=20,
+                instances=300, temperature=1.0,
+            )
+        )  # fmt: skip
+        assert run.start().wait() == 0
+        steps, _ = told(run)
+        learnt = [step for step in steps if step.stage == "preference"]
+        # A rate of 512 attempts at the beginning and at the end.
+        first, last = (
+            sum(step.rewards["sequences"].passed for step in part) for part in (learnt[:4], learnt[-4:])
+        )
+        assert last > first + 25, f"{first} of 512, then {last}"
+        before, after = json.loads((run.folder / "summary.json").read_text())["evaluations"]
+        assert after["name"] == "1-preference-end"
+        assert after["overall"]["passed"] > before["overall"]["passed"], (before["overall"], after["overall"])
+        assert all(fate in audited(run) for fate in ("unpaired", "zero_signal"))
