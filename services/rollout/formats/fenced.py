@@ -75,8 +75,9 @@ class Fenced:
             return Malformed("the block has more than one JSON object: one block a call"), closed.end()
         return read_call(value, ("arguments", "parameters"), EXAMPLE), closed.end()
 
-    def render(self, calls: Sequence[Call]) -> str:
-        return "\n".join(self._render(call) for call in calls)
+    def render(self, calls: Sequence[Call], said: str = "") -> str:
+        written = [self._render(call) for call in calls]
+        return "\n".join([said, *written] if said else written)
 
     def _render(self, call: Call) -> str:
         argument = self._bodies.get(call.name)

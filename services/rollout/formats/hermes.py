@@ -45,11 +45,12 @@ class Hermes:
             place = text.find(OPEN, end)
         return Parsed(tuple(calls), said.strip())
 
-    def render(self, calls: Sequence[Call]) -> str:
-        return "\n".join(
+    def render(self, calls: Sequence[Call], said: str = "") -> str:
+        written = [
             f"{OPEN}\n{dump_json({'name': call.name, 'arguments': call.arguments})}\n{CLOSE}"
             for call in calls
-        )
+        ]
+        return "\n".join([said, *written] if said else written)
 
     def instructions(self, schemas: Sequence[dict[str, Any]]) -> str:
         listed = "\n".join(dump_json(schema) for schema in schemas)

@@ -42,8 +42,10 @@ class LlamaJson:
         said, tag, tail = text.partition(TAG)
         return Parsed(_read(tail) if tag else (), said.strip())
 
-    def render(self, calls: Sequence[Call]) -> str:
-        return "; ".join(dump_json({"name": call.name, "parameters": call.arguments}) for call in calls)
+    def render(self, calls: Sequence[Call], said: str = "") -> str:
+        """With words before them the calls need the tag."""
+        written = "; ".join(dump_json({"name": call.name, "parameters": call.arguments}) for call in calls)
+        return f"{said}{TAG}{written}" if said else written
 
     def instructions(self, schemas: Sequence[dict[str, Any]]) -> str:
         listed = "\n".join(dump_json(schema) for schema in schemas)

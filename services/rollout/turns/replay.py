@@ -62,6 +62,4 @@ def _in_form(turn: str, form: Format, group: str) -> str:
     calls = [call for call in parsed.calls if isinstance(call, Call)]
     if len(calls) < len(parsed.calls):
         raise ContractError(f"task {group}: a call of its demonstration is malformed: {parsed.calls}")
-    if not calls:
-        return turn
-    return "\n".join(part for part in (parsed.said, form.render(calls)) if part)
+    return form.render(calls, parsed.said) if calls else turn

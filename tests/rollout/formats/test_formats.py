@@ -89,11 +89,17 @@ def test_a_format_reads_what_it_writes(form: Format, wanted: list[Call]) -> None
     assert parsed.malformed == 0
 
 
+@by_name
+@given(said=st.text(st.sampled_from("ab \n.{}")), wanted=st.lists(calls, min_size=1, max_size=3))
+def test_what_was_said_before_calls_is_kept_apart(form: Format, said: str, wanted: list[Call]) -> None:
+    parsed = form.parse(form.render(wanted, said))
+    assert (parsed.said, list(parsed.calls)) == (said.strip(), wanted)
+
+
 @pytest.mark.parametrize("form", [Hermes(), Fenced(SCHEMAS)], ids=lambda form: form.name)
-@given(said=st.text(st.sampled_from("ab \n.{}")), wanted=calls)
-def test_what_was_said_before_a_call_is_kept_apart(form: Format, said: str, wanted: Call) -> None:
-    parsed = form.parse(f"{said}\n{form.render([wanted])}\nand more")
-    assert (parsed.said, list(parsed.calls)) == (said.strip(), [wanted])
+def test_what_is_said_after_a_call_is_no_call(form: Format) -> None:
+    call = Call("bash", {"command": "ls"})
+    assert form.parse(f"{form.render([call])}\nand more").calls == (call,)
 
 
 @by_name

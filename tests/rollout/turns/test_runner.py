@@ -289,7 +289,7 @@ def test_a_demonstration_is_replayed_with_its_tools(tiny_tokenizer: Any, name: s
     assert [call.result for call in end.tool_calls] == ["balance 7"]
     (sequence,) = end.sequences
     imitated = tokens.raw(sequence.token_ids[sequence.loss_mask.astype(bool)])
-    assert imitated.startswith("I add.\n")
+    assert imitated.startswith("I add.")
     assert imitated.endswith("<|end|>7<|end|>")
     assert ("<tool_call>" in imitated) == (name == "qwen_like")
     assert "balance 7" in tokens.raw(sequence.token_ids)
