@@ -40,6 +40,10 @@ def open_engine(settings: Settings, codec: ChatCodec) -> Engine:
         from services.rollout.engines.instant import InstantEngine
 
         return InstantEngine.of_digits(codec.encode, codec.stop_ids)
+    if settings.rollout.engine == "openai":
+        from services.rollout.engines.openai import OpenAiEngine
+
+        return OpenAiEngine.open(settings, codec.encode)
     if settings.rollout.engine == "vllm":
         from services.rollout.engines.vllm import VllmEngine
 

@@ -19,10 +19,12 @@ _HEAD = "lm_head.weight"
 
 
 class ModelShapes:
-    """Tensor names and shapes of a Hugging Face folder."""
+    """Tensor names and shapes of a Hugging Face folder, its vocabulary and its longest context."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.vocabulary = int(config["vocab_size"])
+        self.positions = int(config["max_position_embeddings"])
         self._dtype = _DTYPES[dtype]
         self._tied = bool(config.get("tie_word_embeddings"))
         self.shapes: dict[str, list[int]] = {}

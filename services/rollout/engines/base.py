@@ -113,14 +113,17 @@ class Engine(Protocol):
         """Tokens that one request may have, prompt and completion together."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises `GenerationFault`; cancelling the call frees its place in the batch.
+        """Raises `GenerationFault` (`InexactEngineError`, `RequestTooLongError`); cancelling the call frees its place in the batch.
 
         Equal seeds give equal text only while one policy serves: a request that lives through a load goes on with the
         new weights.
         """
 
     async def pause(self) -> None:
-        """Once it returns no token is sampled until `resume`; what runs keeps its place and its keys. Idempotent."""
+        """Once it returns no token is sampled until `resume`; what runs keeps its place and its keys. Idempotent.
+
+        An engine that cannot stop inside an answer (`openai`) holds new requests and waits for those that run.
+        """
 
     async def resume(self) -> None:
         """What was held goes on, if the policy is attested. Idempotent."""

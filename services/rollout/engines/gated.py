@@ -16,7 +16,6 @@ from services.rollout.engines.base import (
     GenerateRequest,
     Generation,
     Ids,
-    InexactEngineError,
     Logprobs,
 )
 from services.rollout.engines.gate import Gate, Mode
@@ -49,12 +48,6 @@ class GatedEngine:
         return self._gate.episode(name)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        if request.exact and not self.exact:
-            raise InexactEngineError(
-                f"request {request.request_id}: engine {self.name!r} does not return token ids and unscaled "
-                "log-probabilities as they were sampled: it may evaluate, not train; "
-                "set rollout.engine to transformers or vllm, or give a server that returns them"
-            )
         async with self._gate.turn(request.episode):
             return await self.engine.generate(request)
 

@@ -11,7 +11,6 @@ Log-probabilities are vLLM's `raw_logprobs`: of the sampled token, before temper
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import tempfile
 import time
@@ -49,13 +48,10 @@ class VllmEngine:
     """See `Engine`. `llm` is an AsyncLLM opened by `open_llm`, and is given away."""
 
     def __init__(self, llm: Any, settings: Settings) -> None:
-        folder = Path(settings.model.path)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._llm = llm
-        self._vocabulary = int(config["vocab_size"])
-        self._longest = min(settings.rollout.max_batch_tokens, int(config["max_position_embeddings"]))
+        self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
+        self._longest = min(settings.rollout.max_batch_tokens, self._shapes.positions)
         self._max_batch = settings.rollout.max_batch
-        self._shapes = ModelShapes(folder, settings.model.dtype)
         self._labels = Labels()
         self._places = asyncio.Semaphore(self._max_batch)
         self._going = asyncio.Event()
@@ -186,9 +182,9 @@ class VllmEngine:
         self._death = f"the vllm engine died: {how}; start this worker again"
 
     def _check_ids(self, name: str, ids: Ids) -> None:
-        if not len(ids) or int(ids.max()) >= self._vocabulary:
+        if not len(ids) or int(ids.max()) >= self._shapes.vocabulary:
             raise GenerationFault(
-                f"request {name}: the prompt is empty or holds an id outside the vocabulary of {self._vocabulary}: "
+                f"request {name}: the prompt is empty or holds an id outside the vocabulary of {self._shapes.vocabulary}: "
                 "tokenizer and model do not belong together"
             )
 

@@ -10,6 +10,7 @@ import pytest
 
 from services.rollout.engines.base import Engine
 from services.rollout.engines.instant import InstantEngine
+from tests.rollout.engines.completions_server import CompletionsServer
 from tests.rollout.engines.little_model import make_little_model
 from tests.rollout.engines.subjects import Subject, missing, settings_of
 
@@ -38,7 +39,31 @@ def open_vllm(folder: Path) -> Engine:
     return VllmEngine.open(settings_of(folder))
 
 
-OPENERS = {"transformers": open_transformers, "instant": open_instant, "vllm": open_vllm}
+def open_openai(folder: Path) -> Engine:
+    """Over HTTP to a server of this process, which ends with it."""
+    from services.rollout.engines.openai import OpenAiEngine
+
+    server = CompletionsServer(open_transformers(folder), folder / "model.safetensors")
+    settings = settings_of(folder, engine="openai", server=server.url)
+    engine = OpenAiEngine.open(settings, lambda text: np.zeros(0, dtype=np.int32))
+    end = engine.close
+
+    def close_both() -> None:
+        end()
+        if server.open:
+            server.close()
+
+    engine.close = close_both  # type: ignore[method-assign]
+    return engine
+
+
+OPENERS = {
+    "transformers": open_transformers,
+    "instant": open_instant,
+    "openai": open_openai,
+    "vllm": open_vllm,
+}
+WITH_WEIGHTS = tuple(name for name in OPENERS if name != "instant")
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +88,13 @@ def subject(request: pytest.FixtureRequest, opened: Callable[[str], Subject]) ->
     return opened(request.param)
 
 
-@pytest.fixture(params=tuple(name for name in OPENERS if name != "instant"))
+@pytest.fixture(params=WITH_WEIGHTS)
 def model(request: pytest.FixtureRequest, opened: Callable[[str], Subject]) -> Subject:
     """A subject whose tokens come from weights."""
+    return opened(request.param)
+
+
+@pytest.fixture(params=tuple(name for name in WITH_WEIGHTS if name != "openai"))
+def stepwise(request: pytest.FixtureRequest, opened: Callable[[str], Subject]) -> Subject:
+    """A subject that can stop between two tokens of what runs."""
     return opened(request.param)

@@ -126,16 +126,15 @@ def test_equal_seeds_give_equal_text_and_others_other_text(subject: Subject) -> 
     assert len({tuple(m.token_ids.tolist()) for m in alone}) == 8
 
 
-def test_a_pause_keeps_what_runs(subject: Subject) -> None:
+def test_a_pause_keeps_what_runs(stepwise: Subject) -> None:
     """Not a token between pause and resume, and the text is that of an undisturbed request."""
 
     async def run() -> tuple[Generation, Generation]:
-        engine = subject.engine
-        await subject.serve()
+        engine = stepwise.engine
+        await stepwise.serve()
         undisturbed = await engine.generate(long_request(7))
         running = asyncio.create_task(engine.generate(long_request(7)))
-        if subject.has_weights:
-            await sampled(engine, 10)
+        await sampled(engine, 10)
         await engine.pause()
         await engine.pause()
         await asyncio.sleep(0.05)
@@ -147,30 +146,32 @@ def test_a_pause_keeps_what_runs(subject: Subject) -> None:
         await engine.resume()
         return undisturbed, await running
 
-    undisturbed, paused = subject.run(run())
+    undisturbed, paused = stepwise.run(run())
     assert undisturbed.token_ids.tolist() == paused.token_ids.tolist()
 
 
-def test_what_runs_goes_on_with_the_new_policy_and_its_spans_say_so(model: Subject, tmp_path: Path) -> None:
+def test_what_runs_goes_on_with_the_new_policy_and_its_spans_say_so(
+    stepwise: Subject, tmp_path: Path
+) -> None:
     """Tokens before the change are of the old weights, later ones of the new; a new request is of the new alone."""
-    other = scaled(model.weights, tmp_path / "other.safetensors", 1.3)
+    other = scaled(stepwise.weights, tmp_path / "other.safetensors", 1.3)
     asked = long_request(5)
 
     async def run() -> tuple[int, int, Generation, Generation, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        engine = model.engine
-        old = await model.serve()
+        engine = stepwise.engine
+        old = await stepwise.serve()
         running = asyncio.create_task(engine.generate(asked))
         await sampled(engine, 20)
         await engine.pause()
-        new = await model.serve(other)
+        new = await stepwise.serve(other)
         await engine.resume()
         # Its prompt's keys are there, made by the old weights: they must not be used.
         mixed, later = await asyncio.gather(running, engine.generate(asked))
         by_new = await scores(engine, asked, later)
-        await model.serve()
+        await stepwise.serve()
         return old, new, mixed, later, by_new, await scores(engine, asked, mixed)
 
-    old, new, mixed, later, by_new, by_old = model.run(run())
+    old, new, mixed, later, by_new, by_old = stepwise.run(run())
     assert [version for _, version in mixed.versions] == [old, new]
     assert sum(length for length, _ in mixed.versions) == len(mixed.token_ids) == 400
     assert later.versions == ((400, new),)
@@ -181,27 +182,27 @@ def test_what_runs_goes_on_with_the_new_policy_and_its_spans_say_so(model: Subje
     assert np.abs(mixed.logprobs - by_old)[boundary:].max() > 10 * CLOSE
 
 
-def test_a_failed_canary_stops_production_until_a_good_one(model: Subject, tmp_path: Path) -> None:
+def test_a_failed_canary_stops_production_until_a_good_one(stepwise: Subject, tmp_path: Path) -> None:
     """What ran goes on afterwards; none of its tokens is of the policy that was not attested."""
-    other = scaled(model.weights, tmp_path / "other.safetensors", 1.3)
+    other = scaled(stepwise.weights, tmp_path / "other.safetensors", 1.3)
 
     async def run() -> tuple[int, int, Generation, Generation]:
-        engine = model.engine
-        good = await model.serve()
+        engine = stepwise.engine
+        good = await stepwise.serve()
         canary = await canary_of(engine)
         running = asyncio.create_task(engine.generate(long_request(8)))
         await sampled(engine, 20)
-        wrong = model.next_version()
+        wrong = stepwise.next_version()
         with pytest.raises(AttestationError, match=f"policy {wrong}: canary token"):
             await engine.load_policy(other, wrong, canary)
         held = asyncio.create_task(engine.generate(request(1)))
         await asyncio.sleep(0.2)
         assert not held.done() and not running.done() and engine.capacity().version == -1
-        right = model.next_version()
-        await engine.load_policy(model.weights, right, canary)
+        right = stepwise.next_version()
+        await engine.load_policy(stepwise.weights, right, canary)
         return good, right, await running, await held
 
-    good, right, running, held = model.run(run())
+    good, right, running, held = stepwise.run(run())
     assert [version for _, version in running.versions] == [good, right]
     assert len(running.token_ids) == len(running.logprobs) == 400
     assert {version for _, version in held.versions} == {right}

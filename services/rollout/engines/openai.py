@@ -1,0 +1,296 @@
+"""The `openai` engine: a server that speaks the OpenAI completions API.
+
+Invariant: it trains only if the server returns token ids and log-probabilities of the sampled tokens under the
+unscaled distribution, which is proven when it is opened (what is reported for a hot sample must equal what one full
+pass gives it); otherwise it evaluates only, and says why it refuses the rest. The server samples whole answers, so a
+change of policy waits for what runs: every generation is of one version.
+
+A server takes weights if it has vLLM's `/collective_rpc`; any other serves what it was started with, and counts as
+serving a policy only if it reproduces that policy's canary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from services.rollout.engines.announced import ModelShapes
+from services.rollout.engines.base import (
+    EngineDiedError,
+    EngineLoad,
+    EngineTimings,
+    GenerateRequest,
+    Generation,
+    GenerationFault,
+    Ids,
+    InexactEngineError,
+    Logprobs,
+    RequestTooLongError,
+    check_canary,
+)
+from services.rollout.engines.http import HttpError, call
+from services.rollout.engines.openai_answer import Answer, request_body, score_body, scores_of
+from shared.contracts import Canary
+from shared.errors import AttestationError, DependencyError
+from shared.settings import Settings
+
+_WATCH_S = 1.0
+_SILENCES = 5  # looks in a row without an answer before the server counts as gone
+_PROOF_TOLERANCE = 0.05  # nats; half the temperature changes them by tenths, bfloat16 kernels by hundredths
+_PROOF = tuple(range(3, 13))
+
+
+class OpenAiEngine:
+    """See `Engine`. `encode` makes ids of text where the server returns none."""
+
+    def __init__(self, settings: Settings, encode: Callable[[str], Ids], key: str = "") -> None:
+        self._base = settings.rollout.server.rstrip("/")
+        self._model = settings.rollout.server_model
+        self._key = key
+        self._encode = encode
+        self._max_batch = settings.rollout.max_batch
+        self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
+        self._longest = min(settings.rollout.max_batch_tokens, self._shapes.positions)
+        self._inexact = "it was not asked yet"
+        self._scratch = Path(tempfile.mkdtemp(prefix="temper-openai-"))
+        self._version = -1
+        self._loads = 0
+        self._paused = False
+        self._going = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._running = 0
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._sampled = 0
+
+    @classmethod
+    def open(cls, settings: Settings, encode: Callable[[str], Ids]) -> OpenAiEngine:
+        """Asks the server what it is; call it in a thread. Raises `DependencyError` where it does not answer."""
+        engine = cls(settings, encode, os.environ.get("OPENAI_API_KEY", ""))
+        asyncio.run(engine.introduce())
+        return engine
+
+    @property
+    def name(self) -> str:
+        return "openai"
+
+    @property
+    def exact(self) -> bool:
+        return not self._inexact
+
+    @property
+    def longest(self) -> int:
+        return self._longest
+
+    async def introduce(self) -> None:
+        """Finds the model, and whether the server is exact."""
+        try:
+            listed = await call("GET", f"{self._base}/models", key=self._key)
+            self._model = self._model or str(listed["data"][0]["id"])
+            self._inexact = await self._prove()
+        except (HttpError, KeyError, IndexError, TypeError) as error:
+            raise DependencyError(
+                f"rollout.server {self._base!r} does not list its models as the OpenAI API does: {error}; "
+                "start it, or correct the address"
+            ) from error
+
+    async def _prove(self) -> str:
+        """Why the server is not exact; empty where it is."""
+        prompt = np.array(_PROOF, dtype=np.int32)
+        asked = GenerateRequest("proof", prompt, 16, frozenset(), temperature=0.5, seed=1)
+        try:
+            made = await self._complete(asked)
+            if made.missing:
+                return made.missing
+            ids = np.concatenate([prompt, made.ids])
+            scored = (await self._score_one(ids))[len(prompt) :]
+        except (HttpError, GenerationFault) as error:
+            return f"it refuses what a record of samples needs ({error})"
+        worst = float(np.abs(scored - made.logprobs).max())
+        if not worst <= _PROOF_TOLERANCE:
+            return (
+                f"its log-probabilities at temperature 0.5 are {worst:.3f} off those of one full pass: they are of the "
+                "scaled or truncated distribution (vLLM: start it with --logprobs-mode raw_logprobs)"
+            )
+        return ""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        if request.exact and self._inexact:
+            raise InexactEngineError(
+                f"request {request.request_id}: rollout.server {self._base!r} may evaluate, not train: {self._inexact}"
+            )
+        if request.tokens > self.longest:
+            raise RequestTooLongError(
+                f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
+                f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
+            )
+        if not len(request.prompt_ids) or int(request.prompt_ids.max()) >= self._shapes.vocabulary:
+            raise GenerationFault(
+                f"request {request.request_id}: the prompt is empty or holds an id outside the vocabulary of "
+                f"{self._shapes.vocabulary}: tokenizer and model do not belong together"
+            )
+        generation: Generation = await self._call(self._generate(request))
+        return generation
+
+    async def pause(self) -> None:
+        """The server cannot stop inside an answer: waits for those that run."""
+        self._paused = True
+        self._going.clear()
+        await self._quiet.wait()
+
+    async def resume(self) -> None:
+        self._paused = False
+        if self._version >= 0:
+            self._going.set()
+
+    async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
+        self._version = -1
+        self._going.clear()
+        await self._quiet.wait()
+        await self._call(self._load(weights, version, canary))
+        self._version = version
+        if not self._paused:
+            self._going.set()
+
+    async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
+        parts = np.split(token_ids, np.cumsum(lengths)[:-1])
+        scored = await asyncio.gather(*(self._call(self._score_one(part)) for part in parts))
+        return np.concatenate(scored)
+
+    def capacity(self) -> EngineLoad:
+        return EngineLoad(
+            max_batch=self._max_batch,
+            running=self._running,
+            waiting=max(0, len(self._calls) - self._running),
+            version=self._version,
+            sampled_tokens=self._sampled,
+            decode_steps=0,
+        )
+
+    async def watch(self) -> None:
+        silences = 0
+        while not self._closed:
+            try:
+                await asyncio.wait_for(call("GET", f"{self._base}/models", key=self._key), 10)
+                silences = 0
+            except (HttpError, TimeoutError) as error:
+                silences += 1
+                if silences >= _SILENCES:
+                    raise EngineDiedError(
+                        f"rollout.server {self._base!r} did not answer {silences} times in a row: {error}; start it again"
+                    ) from error
+            await asyncio.sleep(_WATCH_S)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel_calls)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _cancel_calls(self) -> None:
+        for one in self._calls:
+            one.cancel()
+
+    async def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What `close` can end."""
+        if self._closed:
+            work.close()
+            raise GenerationFault("the engine is closed: it takes no more requests")
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.create_task(work)
+        self._calls.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closed:
+                raise GenerationFault("the engine was closed while this request ran") from None
+            task.cancel()
+            raise
+        except HttpError as error:
+            raise GenerationFault(f"rollout.server: {error}") from error
+        finally:
+            self._calls.discard(task)
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
+        submitted = time.monotonic()
+        while not self._going.is_set() or self._running >= self._max_batch:
+            await self._going.wait()
+            if self._running >= self._max_batch:
+                await asyncio.sleep(0.005)
+        started = time.monotonic()
+        self._running += 1
+        self._quiet.clear()
+        version = self._version
+        try:
+            made = await self._complete(request)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._quiet.set()
+        if made.missing and request.exact:
+            raise InexactEngineError(f"request {request.request_id}: the server's answer: {made.missing}")
+        self._sampled += len(made.ids)
+        return Generation(
+            token_ids=made.ids,
+            logprobs=made.logprobs,
+            versions=((len(made.ids), version),),
+            stop_reason=made.stop_reason,
+            timings=EngineTimings(queued=started - submitted, decode=time.monotonic() - started),
+        )
+
+    async def _complete(self, request: GenerateRequest) -> Answer:
+        body = request_body(self._model, request, salt=f"temper-{self._loads}")
+        answer = await call("POST", f"{self._base}/completions", body, self._key)
+        return Answer.of(answer, request, self._encode)
+
+    async def _load(self, weights: Path, version: int, canary: Canary | None) -> None:
+        await asyncio.to_thread(self._shapes.check, weights)
+        self._loads += 1
+        takes_weights = await self._send_weights(weights)
+        if self._inexact:
+            return  # it cannot be attested; nothing that it makes is trained on
+        try:
+            if canary is not None:
+                parts = np.split(canary.token_ids, np.cumsum(canary.lengths)[:-1])
+                got = np.concatenate([await self._score_one(part) for part in parts])
+                check_canary(canary, got, version)
+        except AttestationError as error:
+            if takes_weights:
+                raise
+            raise AttestationError(
+                f"{error}; rollout.server {self._base!r} takes no weights (no /collective_rpc) and serves others: "
+                "start it with VLLM_SERVER_DEV_MODE=1, or use rollout.engine = 'vllm'"
+            ) from error
+
+    async def _send_weights(self, weights: Path) -> bool:
+        """The server must see the file under the same path: one machine, or a shared disk."""
+        folder = self._scratch / str(self._loads)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").symlink_to(weights.absolute())
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        try:
+            await call("POST", f"{self._base.removesuffix('/v1')}/collective_rpc", body, self._key)
+        except HttpError as error:
+            if error.status in (404, 405, 501):
+                return False
+            raise
+        return True
+
+    async def _score_one(self, ids: Ids) -> Logprobs:
+        if len(ids) < 2:
+            return np.zeros(len(ids), dtype=np.float32)
+        body = score_body(self._model, ids, salt=f"temper-{self._loads}")
+        return scores_of(await call("POST", f"{self._base}/completions", body, self._key), len(ids))
