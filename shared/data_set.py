@@ -134,7 +134,8 @@ def _messages(document: dict[str, Any], key: str) -> Messages:
         return (ChatMessage(role="user", content=found),)
     if not isinstance(found, list):
         raise ValueError(
-            f"`{key}` is missing or no list of messages ({', '.join(document) or 'empty object'})"
+            f"`{key}` must be a list of messages{' or a text' if key != 'messages' else ''}; "
+            f"the line has {', '.join(map(repr, document)) or 'no key'}"
         )
     try:
         return tuple(ChatMessage.model_validate(item) for item in found)

@@ -64,10 +64,14 @@ def test_every_line_comes_once_an_epoch_in_an_order_of_its_own(tmp_path: Path) -
     [
         ("sft", "{", "line 2: no valid JSON"),
         ("sft", "[1]", "line 2: no JSON object"),
-        ("sft", {"text": "a"}, r"line 2: `messages` is missing or no list of messages \(text\)"),
+        ("sft", {"text": "a"}, "line 2: `messages` must be a list of messages; the line has 'text'"),
         ("sft", messages(("user", "a")), "last message is the assistant's"),
         ("sft", messages(("user", "a"), ("robot", "b")), "message without role"),
-        ("preference", {"prompt": "q", "chosen": "a"}, "line 2: `rejected` is missing"),
+        (
+            "preference",
+            {"prompt": "q", "chosen": "a"},
+            "line 2: `rejected` must be a list of messages or a text; the line has 'prompt', 'chosen'",
+        ),
         ("preference", pair("q", "same", "same"), "`chosen` and `rejected` are the same"),
         ("preference", pair([{"role": "assistant", "content": "a"}]), "must end with a message that is not"),
         (
