@@ -34,7 +34,9 @@ class Progress:
         match message:
             case Step() if message.step not in self.steps:
                 self.steps[message.step] = message
-                return "\n".join([self.step_line(message), *(f"         {note}" for note in message.notes)])
+                # A pause is told by itself, with what to do about it.
+                notes = message.notes[1:] if message.action == "pause" else message.notes
+                return "\n".join([self.step_line(message), *(f"         {note}" for note in notes)])
             case Evaluation() if message.name not in self.evaluations:
                 self.evaluations[message.name] = message
                 return evaluation_line(message)
