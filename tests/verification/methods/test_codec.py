@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import fractions
@@ -168,6 +169,33 @@ def test_a_named_tuple_keeps_its_names_and_gains_nothing() -> None:
     raw = Encoder().encode(point(1, 2)).replace(b"s\x01x", b"s\x01_")
     with pytest.raises(Malformed):
         Decoder().decode(raw)
+
+
+def test_a_data_class_is_its_attributes_and_no_behaviour() -> None:
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: list[int]
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    found = there_and_back(Point(1, [2]))
+    assert type(found) is types.SimpleNamespace and (found.x, found.y) == (1, [2]) and found != 3
+
+
+def test_a_record_with_an_address_in_memory_is_malformed() -> None:
+    """NumPy would follow it, wherever a test says `numpy.array(result)`."""
+    interface = {"data": (140737488355328, False), "shape": (1,), "typestr": "<i8", "version": 3}
+    raw = Encoder().encode(types.SimpleNamespace(**{"xx_array_interface": interface}))
+    Decoder().decode(raw)
+    with pytest.raises(Malformed):
+        Decoder().decode(raw.replace(b"xx_array_interface", b"__array_interface"))
+    assert (
+        there_and_back(types.SimpleNamespace(**{"__array_interface__": interface})) == types.SimpleNamespace()
+    )
 
 
 def test_a_class_of_its_own_is_refused() -> None:
