@@ -117,10 +117,10 @@ def test_cycles_and_shared_parts_survive() -> None:
 
 def test_depth_costs_no_stack() -> None:
     deep: Any = ()
-    for _ in range(200_000):
+    for _ in range(100_000):
         deep = (deep,)
     found = there_and_back(deep)
-    for _ in range(200_000):
+    for _ in range(100_000):
         (found,) = found
     assert found == ()
 
