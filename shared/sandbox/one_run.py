@@ -17,7 +17,7 @@ from shared.sandbox.cgroups.none import LOOK_S, Look, NoGroup, address_space_mb
 from shared.sandbox.command import WORK, Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import Init, KeeperClient, KeptProcess
-from shared.sandbox.keeper.init import PROC
+from shared.sandbox.keeper.mounts import PROC
 from shared.sandbox.limits import Limits
 from shared.sandbox.network.allowed import Allowed
 from shared.sandbox.network.proxy import PORT, Proxy
@@ -115,7 +115,7 @@ class OneRun:
 
     async def _start(self) -> Result:
         assert self._group is not None
-        self._watch = watch = Watch(self._limits, self._group.counters)
+        self._watch = watch = Watch(self._limits, self._group.counters, processes=self._group.processes)
         if self._stopped_early:
             watch.stop()
         theirs, ours = open_pipes(self._site.uid)

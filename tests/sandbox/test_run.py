@@ -17,7 +17,7 @@ import pytest
 from shared.errors import ConfigError
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
-from shared.sandbox.keeper.init import MASKED
+from shared.sandbox.keeper.mounts import MASKED
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sandbox import Sandbox

@@ -197,13 +197,16 @@ class KeeperClient:
             "joins": len(joins),
             "door": door,
         }
+        # Covered for this program; not where it needs itself what is in it.
+        needed = any(path.startswith("/tmp/") for path in (self._folder, argv[0]))
+        body["mounts"] = {
+            "scratch": "" if needed else "/tmp",
+            "others": [f"{self._folder}/{name}/" for name in ("runs", "sessions")],
+            "needs": init.needs if init is not None else (),
+        }
         first: list[int] = []
         if init is not None:
-            # Covered for this run; not where the run itself needs what is in it.
-            needed = any(path.startswith("/tmp/") for path in (self._folder, argv[0]))
-            scratch = "" if needed else "/tmp"
-            others = [f"{self._folder}/{name}/" for name in ("runs", "sessions")]
-            body["init"] = {"scratch": scratch, "look_s": init.look_s, "others": others, "needs": init.needs}
+            body["init"] = {"look_s": init.look_s}
             first = [init.report]
         answer, passed = await self._ask(body, [*first, *descriptors.values(), *joins])
         pid = answer["pid"]

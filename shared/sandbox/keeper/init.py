@@ -21,32 +21,12 @@ import json
 import os
 import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shared.sandbox.keeper.kernel import (
-    CLONE_NEWNS,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOEXEC,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    detach,
-    mount,
-    unshare,
-)
+from shared.sandbox.keeper.mounts import PROC, own_proc
 
-PROC = "/proc"
-"""Of the new namespace, over the keeper's: nsjail needs it to map users, and shows it to the program."""
-MASKED = (
-    "acpi", "asound", "bus", "cmdline", "config.gz", "crypto", "driver", "fs", "interrupts", "iomem", "ioports", "irq",
-    "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "locks",
-    "mtrr", "sched_debug", "scsi", "softirqs", "sysrq-trigger", "timer_list",
-)  # fmt: skip
-"""What tells of the machine, its other users and its kernel, and nothing that a program needs to compute."""
 TICK = os.sysconf("SC_CLK_TCK")
 KIB = 1024
 """Sizes in smaps_rollup are in these."""
@@ -55,16 +35,9 @@ KIB = 1024
 def run_init(
     request: dict[str, Any], descriptors: list[int], told: int, become: Callable[..., NoReturn]
 ) -> NoReturn:
-    """In the forked child that is process 1. `descriptors[0]` is the report pipe; the rest is the program's."""
+    """In the forked child that is process 1, with mounts of its own. `descriptors[0]` is the report pipe; the rest is the program's."""
     report, rest = descriptors[0], descriptors[1:]
-    unshare(CLONE_NEWNS, "a mount namespace for a run")
-    mount("none", "/", "", MS_REC | MS_PRIVATE, "")
-    let_go(request["others"], request["needs"])
-    mount("proc", PROC, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2")
-    mask()
-    if request["scratch"]:
-        # nsjail makes its mount points in /tmp and leaves them there: so not in the machine's.
-        mount("temper", request["scratch"], "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=1777")
+    own_proc()
     # Waited for, never handled: the program's end may come before we look for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     child = os.fork()
@@ -78,40 +51,6 @@ def run_init(
     os.set_blocking(report, True)
     _say(report, {"status": status, "left": left, "cpu": _cpu_of_ended()})
     os._exit(0)
-
-
-def let_go(others: Sequence[str], needs: Sequence[str]) -> None:
-    """Unmounts, in this namespace, what is below one of `others` and is not needed.
-
-    The new namespace holds a copy of every mount of the keeper's. A copy of a session's overlay keeps its layers in
-    use, and the session could not be snapshot while we run (EBUSY, seen); a copy of another run's tmpfs keeps its
-    memory. The keeper waits for our program's start, so none of it changes meanwhile.
-    """
-    gone: list[str] = []
-    for point in _mount_points():
-        if not any(point.startswith(place) for place in others) or any(
-            need == point or need.startswith(point + "/") for need in needs
-        ):
-            continue
-        if not any(point.startswith(above + "/") for above in gone):
-            detach(point)
-            gone.append(point)
-
-
-def mask() -> None:
-    """Covers what a program has no business with; nsjail shows /proc with all that is mounted on it."""
-    for name in MASKED:
-        place = Path(PROC, name)
-        if place.is_dir():
-            mount("temper", str(place), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=0555")
-        elif place.exists():
-            mount("/dev/null", str(place), "", MS_BIND, "")
-
-
-def _mount_points() -> list[str]:
-    """From above to below. Names below the keeper's folder are ours: no escapes in them."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return sorted(line.split(" ", 5)[4] for line in lines)
 
 
 def _close_all_but(kept: int) -> None:

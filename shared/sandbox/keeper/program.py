@@ -11,7 +11,7 @@ Messages are JSON objects on a SEQPACKET socket, descriptors beside them:
 `cgroup.procs` files that the child joins before it starts the program; `{"id", "op": "signal", "pid", "signal"}`;
 `{"id", "op": "do", "steps": [[name, …], …]}`: file system steps in order; `{"id", "op": "open", "path"}`: a folder's
 descriptor comes back; `{"id", "op": "space", "paths"}`: `{"space": [[block size, blocks, free, files, free], …]}`.
-A spawn with `"init": {"scratch", "look_s", "others", "needs"}` is made in a pid namespace of its own, under `keeper/init.py`:
+A spawn with `"init": {"look_s"}` is made in a pid namespace of its own, under `keeper/init.py`:
 its first descriptor is then the report pipe, and the process that is named and ends is that init. With `"door": port`
 it has a network namespace of its own, and the listening socket at that port of its loopback comes back. Every request is
 answered by `{"id", …}` or `{"id", "error", "errno"}`; the end of a spawned process by
@@ -54,6 +54,7 @@ from shared.sandbox.keeper.kernel import (
     mount,
     unshare,
 )  # fmt: skip
+from shared.sandbox.keeper.mounts import own_mounts
 from shared.sandbox.keeper.network import hand_over, open_door, take_over
 
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
@@ -241,6 +242,7 @@ class Keeper:
                 os.close(heard)
                 if far is not None:
                     hand_over(far, open_door(request["door"]))
+                own_mounts(request["mounts"])
                 if "init" in request:
                     run_init({**request, **request["init"]}, descriptors, told, become)
                 become(request, descriptors, told)
