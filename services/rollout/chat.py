@@ -56,6 +56,11 @@ class ChatCodec:
         self._tokenizer = tokenizer
         self.stop_ids = stop_ids
 
+    @property
+    def tokenizer(self) -> Any:
+        """The Hugging Face tokenizer."""
+        return self._tokenizer
+
     @classmethod
     def open(cls, path: str, chat_template: str = "") -> ChatCodec:
         """From a Hugging Face folder. Raises `DependencyError` where there is none or a damaged one, `TemplateFault`."""
