@@ -284,7 +284,7 @@ def test_a_new_stage_begins_with_an_empty_guard(tmp_path: Path) -> None:
 
 def test_an_unstable_verifier_is_named_by_its_domain(tmp_path: Path) -> None:
     draw = random.Random(5)
-    run = Run(settings_of(tmp_path, stage={"steps": 60}))
+    run = Run(settings_of(tmp_path, stage={"steps": 60}, learner={"checkpoint_every": 20}))
     stable, unstable = 0, 0
     for number in range(60):
         for domain in ("sums", "shaky"):

@@ -36,6 +36,7 @@ def test_a_control_names_a_domain_exactly_when_it_holds_or_lifts_one() -> None:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "c", "ab"]), max_size=12), st.integers(1, 30))
+@hypothesis_settings(deadline=None)
 def test_what_is_held_is_not_picked_the_rest_keeps_its_proportions_and_nothing_is_caught_up(
     phases: list[str], length: int
 ) -> None:
@@ -65,7 +66,7 @@ def plan_of() -> TrainingPlan:
 
 
 @given(st.integers(0, 2**32), st.integers(5, 40))
-@hypothesis_settings(max_examples=80)
+@hypothesis_settings(max_examples=80, deadline=None)
 def test_a_restart_after_holds_schedules_the_same_and_repeats_no_instance(seed: int, rounds: int) -> None:
     rng = random.Random(seed)
     plan, sent = plan_of(), []

@@ -43,7 +43,7 @@ def step_of(plan: TrainingPlan, groups: list[GroupPlan]) -> Step:
 
 
 @given(st.integers(0, 4), st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_in_flight_is_bounded_and_the_run_always_ends(
     max_lag: int, steps: int, groups: int, seed: int
 ) -> None:
@@ -69,6 +69,7 @@ def test_in_flight_is_bounded_and_the_run_always_ends(
 
 
 @given(st.integers(0, 3), st.integers(0, 10), st.integers(0, 2**32))
+@settings(deadline=None)
 def test_a_restarted_plan_goes_on_where_it_was(max_lag: int, moves: int, seed: int) -> None:
     rng = random.Random(seed)
     plan = plan_of(max_lag)
@@ -130,6 +131,7 @@ def test_a_verified_group_is_not_overdue() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(1, 20), min_size=1), st.integers(1, 300))
+@settings(deadline=None)
 def test_the_mix_is_within_one_of_its_share(weights: dict[str, int], picks: int) -> None:
     mix = DomainMix(weights)
     counts = Counter(mix.pick()[0] for _ in range(picks))
