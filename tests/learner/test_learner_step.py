@@ -13,11 +13,12 @@ from services.learner.batching import assemble
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
+from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel, load_policy
 from services.learner.objectives.presets import Objective, objective_of, preset
 from services.learner.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer
 from services.learner.publish import CANARY_LENGTH, CANARY_SEQUENCES, make_canary
-from services.learner.step import NonFiniteStepError, Step, StepAbandonedError, StepMetrics
+from services.learner.step import NonFiniteStepError, Step, StepAbandonedError
 from shared.errors import ConfigError, DependencyError, StorageError
 from shared.settings import LearnerSettings, ModelSettings, ObjectiveSettings
 
