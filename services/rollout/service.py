@@ -18,6 +18,7 @@ from services.rollout.engines.base import Engine, EngineLoad
 from services.rollout.opening import open_and_say_so
 from services.rollout.policies import PolicyFollower
 from services.rollout.single_turn import SingleTurn
+from services.rollout.turns.work import TurnsWork
 from shared.bus.delivery import Delivery
 from shared.bus.service_frame import ServiceFrame
 from shared.bus.subscriptions import task_subscriptions
@@ -51,6 +52,10 @@ class RolloutService:
         self._single_turn = SingleTurn(
             engine, codec, frame.tracing, settings.run.seed, worker_id, self._follower.at_least
         )
+        self._turns = TurnsWork(
+            settings, engine, codec,
+            tracing=frame.tracing, worker_id=worker_id, wait_for_policy=self._follower.at_least,
+        )  # fmt: skip
         self._rate = _Rate(engine.capacity())
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -61,6 +66,7 @@ class RolloutService:
         """The engine is open already."""
 
     async def close(self) -> None:
+        await self._turns.close()
         await asyncio.to_thread(self._engine.close)
 
     def beside(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -68,8 +74,10 @@ class RolloutService:
 
     async def handle(self, delivery: Delivery[Task]) -> None:
         """One task to its trajectories."""
+        task = delivery.message
+        work = self._turns if self._turns.takes(task) else self._single_turn
         with self._span(delivery):
-            await self._unless_over(self._single_turn.attempt(delivery.message, self._send))
+            await self._unless_over(work.attempt(task, self._send))
 
     async def _unless_over(self, attempt: Any) -> None:
         """Runs to its end, or is dropped when the run ends: what is still sampled then is nobody's."""
@@ -138,6 +146,7 @@ class RolloutService:
             "batch_waiting": load.waiting,
             "batch_occupancy": load.running / load.max_batch,
             "policy_load_seconds": self._follower.load_seconds,
+            "sandbox_sessions": self._turns.sessions,
         }
 
 

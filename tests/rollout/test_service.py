@@ -159,19 +159,19 @@ def test_foreign_runs_expired_tasks_and_long_prompts(settings: Settings, weights
 
 
 def test_a_task_that_cannot_be_attempted_ends_as_faults(settings: Settings, weights: Path) -> None:
-    """Tools are not single_turn work: retried with a delay, then a dead letter, then a word for every slot."""
+    """A tool that nobody has: retried with a delay, then a dead letter, then a word for every slot."""
 
     async def body() -> list[Any]:
         async with serving(settings) as (bench, _, _):
             await bench.announce(make_policy(settings, weights, 0))
-            await bench.schedule(make_task(settings, 1, samples=2, tools=("python",)))
+            await bench.schedule(make_task(settings, 1, samples=2, tools=("pyhton",)))
             made = await bench.trajectories(2)
             await bench.heartbeat(lambda beat: beat.gauges.get("dead") == 1)
             return made
 
     made = asyncio.run(body())
     assert [m.stop_reason for m in made] == ["infrastructure"] * 2
-    assert all("not attempted after 3 deliveries" in m.fault and "python" in m.fault for m in made)
+    assert all("not attempted after 3 deliveries" in m.fault and "did you mean 'python'" in m.fault for m in made)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "canary", "tensors"])

@@ -1,0 +1,90 @@
+"""What a rollout process does with tasks that have tools or several turns.
+
+Invariant: a process that gets no such task opens nothing for them: no sandbox, no domain, and no demand on its
+tokenizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from services.rollout.chat import ChatCodec
+from services.rollout.engines.base import Engine
+from services.rollout.turns.multi_turn import MultiTurn, Send, WaitForPolicy
+from services.rollout.turns.places import Places
+from services.rollout.turns.runner import Runner
+from services.rollout.turns.tokens import Tokens
+from shared.contracts import Task
+from shared.domains.registry import load_domains
+from shared.settings import Settings
+from shared.telemetry.tracing import Tracing
+
+SESSIONS_PER_ROW = 2
+"""Sandbox sessions for each place in the engine's batch: while one attempt's tools run, another one samples."""
+
+
+class TurnsWork:
+    """`attempt` as `SingleTurn.attempt`; `close` at the end. Of one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        codec: ChatCodec,
+        *,
+        tracing: Tracing,
+        worker_id: str,
+        wait_for_policy: WaitForPolicy,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._codec = codec
+        self._tracing = tracing
+        self._worker_id = worker_id
+        self._wait_for_policy = wait_for_policy
+        self._places = Places(settings.sandbox, settings.rollout.max_batch * SESSIONS_PER_ROW)
+        self._opening = asyncio.Lock()
+        self._made: MultiTurn | None = None
+
+    @staticmethod
+    def takes(task: Task) -> bool:
+        return bool(task.tools) or task.limits.turns != 1
+
+    @property
+    def sessions(self) -> int:
+        """Sandbox sessions lent now."""
+        return self._places.lent
+
+    async def attempt(self, task: Task, send: Send) -> None:
+        """Raises what `MultiTurn.attempt` raises, `ConfigError` where domains or tokenizer cannot be used."""
+        async with self._opening:
+            if self._made is None:
+                self._made = await self._make()
+        await self._made.attempt(task, send)
+
+    async def close(self) -> None:
+        await self._places.close()
+
+    async def _make(self) -> MultiTurn:
+        # Names come from the settings: a name in a task alone never has anything imported.
+        names = [domain.name for domain in self._settings.domains]
+        domains = await asyncio.to_thread(load_domains, names)
+        runner = Runner(
+            engine=self._engine,
+            tokens=Tokens(self._codec.tokenizer, self._codec.stop_ids),
+            sessions=self._places,
+            domain_of=domains.get,
+            turns_of=_turns_of(self._engine),
+        )
+        return MultiTurn(
+            runner, self._tracing, self._settings.run.seed, self._worker_id, self._wait_for_policy
+        )
+
+
+def _turns_of(engine: Engine) -> Callable[[str], AbstractAsyncContextManager[None]]:
+    """Around an episode, where the engine waits for whole episodes before a new policy goes in."""
+    found: Callable[[str], AbstractAsyncContextManager[None]] | None = getattr(engine, "episode", None)
+    return found or (lambda name: contextlib.nullcontext())
