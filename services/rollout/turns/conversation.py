@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from services.rollout.chat import TemplateFault
 from services.rollout.engines.base import Ids
 from services.rollout.formats.choose import Schemas
+from services.rollout.turns.layout import Place, layout
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import ChatMessage, RoleSpan
 
 FULL_MESSAGES = 256
 """Up to here every turn renders everything (3 µs a message). Past it, beginning and end: see `_after`."""
 _TAIL = 32
-_OPEN, _CLOSE = "\ue000", "\ue001"
+_MOST_RENDERED = 48
+_NONE: Ids = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """ids int32[n] with role spans of total length n. `rewritten`: not a continuation but a whole context."""
+    """ids int32[n] with role spans of total length n; where a template writes messages out of order and there are many
+    of them, the spans of a whole context tell only its opening from the rest. `rewritten`: not a continuation but a
+    whole context."""
 
     ids: Ids
     roles: tuple[RoleSpan, ...]
@@ -68,8 +72,9 @@ class Conversation:
             raise TemplateFault("the chat template renders an empty prompt; correct model.chat_template")
         self._opening = text[len(plain) :] if text.startswith(plain) else ""
         self._parts = [text]
-        ids, starts = self._encode_whole(text)
-        return Piece(ids, self._roles(text, starts), rewritten=True)
+        places = self._places(text)
+        ids, starts = self._encode_whole(text, places)
+        return Piece(ids, self._roles(text, starts, places), rewritten=True)
 
     def replace(self, spoken: Sequence[Spoken]) -> Piece:
         """Another history from here on: a whole context. Raises `TemplateFault`."""
@@ -157,75 +162,79 @@ class Conversation:
             return made[1:], starts[1:] - len(anchor), rest
         return (*self._tokens.encode(rest), rest)
 
-    def _encode_whole(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+    def _encode_whole(self, text: str, places: Sequence[Place] | None) -> tuple[Ids, NDArray[np.int64]]:
         """Ids of a whole context, and where in `text` each begins. Sampled turns have their own ids where the
         template writes them as they were said."""
-        sampled = self._sampled_places(text)
-        if not sampled:
-            return self._tokens.encode(text)
         ids: list[Ids] = []
         starts: list[NDArray[np.int64]] = []
-        place = 0
-        before: Ids = np.zeros(0, dtype=np.int32)
-        for at, said, turn in [*sampled, (len(text), "", None)]:
-            made, begins, left = self._encode_after(before, text[place:at])
-            ids.append(made)
-            starts.append(begins + (at - len(left)))
-            if turn is not None:
-                ids.append(turn)
-                starts.append(np.full(len(turn), at, dtype=np.int64))
-                place, before = at + len(said), turn
+        at, before = 0, _NONE
+        for spoken, place in zip(self._spoken, places or (), strict=False):
+            if spoken.ids is not None and place.exact:
+                self._encode_part(text[at : place.start], at, before, ids, starts)
+                ids.append(spoken.ids)
+                starts.append(np.full(len(spoken.ids), place.start, dtype=np.int64))
+                at, before = place.end, spoken.ids
+        self._encode_part(text[at:], at, before, ids, starts)
         return np.concatenate(ids), np.concatenate(starts)
 
-    def _sampled_places(self, text: str) -> list[tuple[int, str, Ids]]:
-        """Where in `text` sampled turns stand: (place, text, ids); empty where the template does not write them as
-        they are. Found by a second rendering with marks in their place."""
-        turns = [
-            (number, spoken.message.content, spoken.ids)
-            for number, spoken in enumerate(self._spoken)
-            if spoken.ids is not None
-        ]
-        if not turns:
-            return []
-        marks = {number: f"{_OPEN}{number}{_CLOSE}" for number, _, _ in turns}
-        marked = self._rendered(
-            [
-                Spoken(ChatMessage(role=spoken.message.role, content=marks[number]))
-                if number in marks
-                else spoken
-                for number, spoken in enumerate(self._spoken)
-            ],
-            opened=True,
-        )
-        found: list[tuple[int, str, Ids]] = []
-        pieces: list[str] = []
-        place = length = 0
-        for number, said, ids in turns:
-            at = marked.find(marks[number], place)
-            if at < 0:
-                return []
-            pieces += [marked[place:at], said]
-            length += at - place
-            assert ids is not None
-            found.append((length, said, ids))
-            length += len(said)
-            place = at + len(marks[number])
-        pieces.append(marked[place:])
-        return found if "".join(pieces) == text else []
+    def _encode_part(
+        self, part: str, at: int, before: Ids, ids: list[Ids], starts: list[NDArray[np.int64]]
+    ) -> None:
+        made, begins, left = self._encode_after(before, part)
+        ids.append(made)
+        starts.append(begins + (at + len(part) - len(left)))
 
-    def _roles(self, text: str, starts: NDArray[np.int64]) -> tuple[RoleSpan, ...]:
+    def _roles(
+        self, text: str, starts: NDArray[np.int64], places: Sequence[Place] | None
+    ) -> tuple[RoleSpan, ...]:
         spans: list[tuple[int, str]] = []
-        place = 0
-        for count, spoken in enumerate(self._spoken, start=1):
-            try:
-                part = self._rendered(self._spoken[:count], opened=False)
-            except TemplateFault:
-                continue  # a template that wants a user's message after a system's: they become one span
-            end = _common(part, text)
-            token = max(place, int(np.searchsorted(starts, end)))
-            spans.append((token - place, spoken.message.role))
-            place = token
-        return _spans([*spans, (len(starts) - place, "assistant")])
+        done = 0
+        for end, spoken in zip(self._ends(text, places), self._spoken, strict=True):
+            token = max(done, int(np.searchsorted(starts, end)))
+            spans.append((token - done, spoken.message.role))
+            done = token
+        return _spans([*spans, (len(starts) - done, "assistant")])
+
+    def _ends(self, text: str, places: Sequence[Place] | None) -> list[int]:
+        """Where in `text` each message ends, its markup included: as far as the conversation up to it is written the
+        same alone. What stands between two messages is looked at once for each of its kinds, so that a conversation
+        of thousands is rendered a few times, not thousands of times."""
+        if places is None and len(self._spoken) > _MOST_RENDERED:
+            return [len(text) - len(self._opening)] * len(self._spoken)
+        ends: list[int] = []
+        closings: dict[str, int] = {}
+        for number in range(len(self._spoken)):
+            if places is None:
+                ends.append(self._written_alone(text, number))
+                continue
+            end = places[number].end
+            following = places[number + 1].start if number + 1 < len(places) else len(text)
+            between = text[end:following]
+            if between not in closings:
+                written = self._written_alone(text, number)
+                closings[between] = max(0, min(written - end, len(between)))
+            ends.append(end + closings[between])
+        return ends
+
+    def _written_alone(self, text: str, number: int) -> int:
+        try:
+            return _common(self._rendered(self._spoken[: number + 1], opened=False), text)
+        except TemplateFault:
+            return 0  # a template that wants a user's message after a system's: they become one span
+
+    def _places(self, text: str) -> list[Place] | None:
+        try:
+            return layout(text, [spoken.message.content for spoken in self._spoken], self._with_contents)
+        except TemplateFault:
+            return None  # a template that reads the contents, and refuses the marks
+
+    def _with_contents(self, contents: Sequence[str]) -> str:
+        roles = [spoken.message.role for spoken in self._spoken]
+        messages = [
+            Spoken(ChatMessage(role=role, content=content))
+            for role, content in zip(roles, contents, strict=True)
+        ]
+        return self._rendered(messages, opened=True)
 
     def _rendered(self, spoken: Sequence[Spoken], *, opened: bool) -> str:
         messages = [{"role": item.message.role, "content": item.message.content} for item in spoken]

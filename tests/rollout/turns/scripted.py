@@ -94,6 +94,18 @@ def says(tokens: Tokens, texts: Sequence[str]) -> Callable[[int, GenerateRequest
     return lambda number, request: table[min(number, len(table) - 1)]
 
 
+def spelled(tokens: Tokens, text: str) -> Ids:
+    """One token a character: as text it reads the same, and would be tokenized in another way."""
+    ids = np.concatenate([tokens.encode(character)[0] for character in text])
+    assert not np.array_equal(tokens.encode(text)[0], ids)
+    return ids
+
+
+def count_of(ids: Ids, part: Ids) -> int:
+    """How often `part` is in `ids`."""
+    return sum(np.array_equal(ids[at : at + len(part)], part) for at in range(len(ids) - len(part) + 1))
+
+
 async def echo(text: str) -> str:
     """Returns its argument."""
     return text

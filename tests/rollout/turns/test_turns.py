@@ -27,7 +27,9 @@ from tests.rollout.turns.scripted import (
     ScriptedEngine,
     attempt,
     check_exact,
+    count_of,
     says,
+    spelled,
     tokens_of,
 )
 
@@ -122,10 +124,10 @@ def test_a_template_that_rewrites_history_makes_a_sequence_each_turn(tiny_tokeni
 
 
 def test_in_a_new_context_turns_keep_the_ids_they_were_sampled_as(tiny_tokenizer: Any) -> None:
-    """One turn with reasoning is rewritten; the one before it was said plainly and is not made of text again: it was
-    sampled with a token that the tokenizer would never choose."""
+    """One turn with reasoning is rewritten; the one before it was said plainly and is not made of text again: it spells
+    out what the tokenizer would make one token of."""
     tokens = tokens_of(tiny_tokenizer, templates.FORGETS_REASONING)
-    odd = np.array([tiny_tokenizer.unk_token_id], dtype=np.int32)  # reads back as `<|unknown|>`, one token
+    odd = spelled(tokens, "<|pad|>")
     texts = [call_echo(tokens, "1"), f"<think>x</think>{call_echo(tokens, '2')}", "end"]
     scripts = [says(tokens, [text])(0, None) for text in texts]  # type: ignore[arg-type]
     scripts[0] = np.concatenate([odd, tokens.encode("\n")[0], scripts[0]])
@@ -133,9 +135,22 @@ def test_in_a_new_context_turns_keep_the_ids_they_were_sampled_as(tiny_tokenizer
     end = attempt(engine, tokens)
     assert len(end.sequences) == 2
     check_exact(end, engine)
-    first = engine.asked[0].made.token_ids
     prompt = engine.asked[2].prompt
-    assert any(np.array_equal(prompt[at : at + len(first)], first) for at in range(len(prompt)))
+    assert count_of(prompt, engine.asked[0].made.token_ids) == 1
+    assert "<think>" not in tokens.raw(prompt)
+    roles = [(span.role, span.length) for span in end.sequences[1].role_spans]
+    assert [role for role, _ in roles] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert roles[2][1] == 1 + len(
+        engine.asked[0].made.token_ids
+    )  # its header, and the turn with its end token
 
 
 def test_white_space_that_a_template_trims_makes_no_new_sequence(tiny_tokenizer: Any) -> None:

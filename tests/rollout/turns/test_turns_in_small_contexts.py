@@ -25,7 +25,17 @@ from services.rollout.turns.tokens import Tokens
 from services.rollout.turns.transcript import Transcript
 from shared.contracts import ChatMessage
 from tests.rollout.turns import templates
-from tests.rollout.turns.scripted import AMPLE, TOOLS, ScriptedEngine, attempt, check_exact, says, tokens_of
+from tests.rollout.turns.scripted import (
+    AMPLE,
+    TOOLS,
+    ScriptedEngine,
+    attempt,
+    check_exact,
+    count_of,
+    says,
+    spelled,
+    tokens_of,
+)
 from tests.rollout.turns.test_turns import call_echo, written
 
 LIMIT, RESERVE = 2400, 300
@@ -153,23 +163,24 @@ def test_what_left_the_context_is_found_again(tiny_tokenizer: Any) -> None:
     check_exact(end, engine)
 
 
-def test_turns_that_stay_keep_the_ids_they_were_sampled_as(tiny_tokenizer: Any) -> None:
-    tokens = tokens_of(tiny_tokenizer, templates.TINY)
-    unknown = np.array([tiny_tokenizer.unk_token_id], dtype=np.int32)
+@pytest.mark.parametrize("name", ["tiny", "qwen_like", "llama_like", "strict"])
+def test_turns_that_stay_keep_the_ids_they_were_sampled_as(tiny_tokenizer: Any, name: str) -> None:
+    tokens = tokens_of(tiny_tokenizer, templates.ALL[name])
+    odd = spelled(tokens, "<|pad|>")
     script = growing(tokens)
-    end, engine = run(
-        tokens, Window(), lambda n, r: np.concatenate([unknown, tokens.encode("\n")[0], script(n, r)])
-    )
+    before = "" if name == "llama_like" else "\n"
+    call = np.concatenate([odd, tokens.encode(before)[0]]) if before else np.zeros(0, dtype=np.int32)
+    end, engine = run(tokens, Window(), lambda n, r: np.concatenate([call, script(n, r)]))
     check_exact(end, engine)
-    turns = [asked.made.token_ids for asked in engine.asked]
-    rewritten = list(end.sequences[1:])
+    rewritten = end.sequences[1:]
     assert rewritten
     for sequence in rewritten:
-        start = int(np.argmax(sequence.loss_mask))
-        ids = sequence.token_ids[:start]
-        kept = [t for t in turns if any(np.array_equal(ids[at : at + len(t)], t) for at in range(len(ids)))]
-        # One unknown token for each answer that is still shown: none was made of text again.
-        assert len(kept) == int((ids == unknown[0]).sum()) > 0
+        prompt = sequence.token_ids[: int(np.argmax(sequence.loss_mask))]
+        kept = sum(count_of(prompt, asked.made.token_ids) for asked in engine.asked)
+        assert kept > 0
+        if before:
+            assert count_of(prompt, odd) == kept  # every answer that is still shown, none made of text again
+            assert not (prompt == tiny_tokenizer.pad_token_id).any()
 
 
 def test_where_no_room_can_be_made_the_context_ends_it(tiny_tokenizer: Any) -> None:
