@@ -208,6 +208,25 @@ def test_a_failed_canary_stops_production_until_a_good_one(stepwise: Subject, tm
     assert {version for _, version in held.versions} == {right}
 
 
+def test_a_full_batch_does_not_hold_up_a_change_of_policy(stepwise: Subject) -> None:
+    """More requests than places, none near its end: the new policy is proven while all of them still run."""
+
+    async def run() -> None:
+        engine = stepwise.engine
+        await stepwise.serve()
+        canary = await canary_of(engine)
+        places = engine.capacity().max_batch
+        tasks = [asyncio.create_task(engine.generate(long_request(n))) for n in range(places + 4)]
+        await sampled(engine, 2 * places)
+        await engine.load_policy(stepwise.weights, stepwise.next_version(), canary)
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    stepwise.run(run())
+
+
 @pytest.mark.parametrize("kind", ["truncated", "missing", "vocabulary", "dtype", "text"])
 def test_weights_that_do_not_fit_are_named(model: Subject, tmp_path: Path, kind: str) -> None:
     tensors = load_file(str(model.weights))
