@@ -16,6 +16,9 @@ _CUT_OFF = {
     "length": "cut off at its token limit",
     "turns": "cut off at its turn limit",
     "deadline": "cut off at its deadline",
+    "tokens": "cut off at its limit of sampled tokens",
+    "context": "cut off where its context was full",
+    "calls": "cut off at its limit of tool calls",
 }
 
 
