@@ -191,7 +191,7 @@ def test_a_guarded_run_resumes_to_the_bit(tmp_path: Path) -> None:
         whole.step(**how)
     assert [step.action for step in whole.steps].count("roll_back") == 1
     assert [step.action for step in whole.steps].count("lower_rate") >= 1
-    for cut in range(1, len(plan)):
+    for cut in (2, 3, 4, 5):
         settings = settings_of(tmp_path / str(cut), *bounds, guard={"window": 2})
         first = Run(settings)
         for how in plan[:cut]:
@@ -202,6 +202,34 @@ def test_a_guarded_run_resumes_to_the_bit(tmp_path: Path) -> None:
             second.step(**how)
         assert second.state() == whole.state()
         assert [step.action for step in first.steps + second.steps] == [step.action for step in whole.steps]
+
+
+def test_a_kill_between_a_roll_back_and_its_checkpoint_decides_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = {"metric": "logprob_gap_max", "limit": 1.0, "action": "roll_back", "patience": 2}
+    settings = settings_of(tmp_path, bound)
+    first = Run(settings)
+    first.step()
+    first.step()
+    first.step(shift=-2.0)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(first.trainer, "write", killed)
+        first.step(shift=-2.0)
+    assert first.metrics.decision is not None and first.metrics.decision.action == "roll_back"
+    second = Run(settings, seed=9)
+    second.fed = first.fed - 2
+    record = second.step(shift=-2.0)
+    assert record.action == "roll_back" and record.step == 4
+    assert second.state() == first.state() and second.versions[4] == first.versions[1]
+
+
+class KilledError(BaseException):
+    """The process dies here."""
+
+
+def killed(*_: Any) -> None:
+    raise KilledError
 
 
 def test_a_pause_survives_a_restart_and_ends_with_a_word_on_its_step(tmp_path: Path) -> None:
