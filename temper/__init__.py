@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from shared.domains.draw import Draw
     from shared.domains.registry import load_domain
+    from shared.domains.tools import Bench, OffersTools, Submission, ToolRefusal
     from shared.errors import TemperError, VerificationFault
     from shared.verification.comparators import (
         AmountComparator,
@@ -51,6 +52,7 @@ _PLACES = {
     ),
     "shared.domains.draw": ("Draw",),
     "shared.domains.registry": ("load_domain",),
+    "shared.domains.tools": ("Bench", "OffersTools", "Submission", "ToolRefusal"),
     "shared.errors": ("TemperError", "VerificationFault"),
     "shared.verification.comparators": (
         "AmountComparator",
@@ -66,10 +68,11 @@ _PLACES = {
 }
 
 __all__ = [
-    "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "ChatMessage", "CheckRequest", "Comparator",
-    "DateComparator", "Difficulty", "Domain", "Draft", "Draw", "Instance", "IntegerComparator", "IntegerListComparator", "Judgement",
-    "NearMiss", "NumberComparator", "SandboxedDomain", "TemperError", "TextComparator", "Verdict", "VerificationFault", "admit",
-    "load_domain",
+    "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "Bench", "ChatMessage", "CheckRequest",
+    "Comparator", "DateComparator", "Difficulty", "Domain", "Draft", "Draw", "Instance",
+    "IntegerComparator", "IntegerListComparator", "Judgement", "NearMiss", "NumberComparator", "OffersTools",
+    "SandboxedDomain", "Submission", "TemperError", "TextComparator", "ToolRefusal", "Verdict",
+    "VerificationFault", "admit", "load_domain",
 ]  # fmt: skip
 
 

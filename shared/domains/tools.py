@@ -14,7 +14,14 @@ from shared.contracts.task import DomainRef
 from shared.errors import TemperError
 from shared.sandbox.sessions.session import Session
 
-ToolFunction = Callable[..., Awaitable[str]]
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a tool returns to end the attempt: `answer` is its final answer."""
+
+    answer: str
+
+
+ToolFunction = Callable[..., Awaitable[str | Submission]]
 """`async def name(argument: type = default) -> str`: its name, its docstring's first paragraph and its annotations are
 what the policy is told. `Annotated[str, "what it is"]` describes an argument."""
 

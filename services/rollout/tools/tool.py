@@ -7,13 +7,13 @@ a `ToolFault` or `SandboxFault`, which ends the attempt as our fault and is neve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.schema import Signature, signature_of
-from shared.domains.tools import ToolRefusal
+from shared.domains.tools import Submission, ToolFunction, ToolRefusal
 from shared.errors import ConfigError, TemperError
 from shared.plain_errors import one_line
 from shared.sandbox.faults import SandboxFault
@@ -27,15 +27,7 @@ class ToolFault(TemperError):
     """A tool that broke for a reason of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What a tool returns to end the attempt: `answer` is its final answer."""
-
-    answer: str
-
-
 Returned = str | Submission
-AnyToolFunction = Callable[..., Awaitable[Returned]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,7 @@ class Tool:
     """
 
     signature: Signature
-    function: AnyToolFunction
+    function: ToolFunction
     timeout_s: float = 30.0
     overrun: Literal["policy", "ours"] = "policy"
     retry: Retry = field(default_factory=Retry)
@@ -135,7 +127,7 @@ async def _ended(work: asyncio.Future[Any]) -> None:
         work.exception()  # seen: a late error after the timeout is nobody's
 
 
-def make_tool(function: AnyToolFunction, name: str = "", **bounds: Any) -> Tool:
+def make_tool(function: ToolFunction, name: str = "", **bounds: Any) -> Tool:
     """A tool of an async function. `bounds`: the fields of `Tool`. Raises `ConfigError` as `signature_of`."""
     return Tool(signature_of(function, name), function, **bounds)
 

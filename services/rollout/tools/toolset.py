@@ -15,9 +15,9 @@ from typing import Any
 
 from services.rollout.formats.calls import Call, Malformed
 from services.rollout.formats.results import Answered
-from services.rollout.tools.tool import Submission, Tool
+from services.rollout.tools.tool import Tool
 from shared.contracts import ToolCall
-from shared.domains.tools import ToolRefusal
+from shared.domains.tools import Submission, ToolRefusal
 from shared.errors import ConfigError
 from shared.plain_errors import nearest
 

@@ -16,8 +16,8 @@ from pydantic import Field
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.commands import told
 from services.rollout.tools.permissions import Permissions, relative_path
-from services.rollout.tools.tool import Retry, Submission, Tool, make_tool, whole_text
-from shared.domains.tools import ToolRefusal
+from services.rollout.tools.tool import Retry, Tool, make_tool, whole_text
+from shared.domains.tools import Submission, ToolRefusal
 from shared.errors import ConfigError
 from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits

@@ -112,7 +112,7 @@ class Episode:
         said = self.tokens.said(made.token_ids)
         # Where the template opens the reasoning itself, what was sampled begins inside of it.
         parsed = self.adapter.format.parse(f"{THINK}\n{said}" if conversation.thinks() else said)
-        if not parsed.calls:
+        if not parsed.calls or not self.toolset.tools:
             return "stop"
         most = self._spent.calls_now(self.budgets)
         if not most and any(isinstance(call, Call) for call in parsed.calls):

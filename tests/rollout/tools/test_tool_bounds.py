@@ -14,11 +14,11 @@ from services.rollout.tools import tool as tool_module
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.opening import DomainTools, needs_session, open_tools
 from services.rollout.tools.permissions import Permissions
-from services.rollout.tools.tool import Retry, Submission, Tool, ToolFault, make_tool
+from services.rollout.tools.tool import Retry, Tool, ToolFault, make_tool
 from services.rollout.tools.toolset import Ran, Toolset
 from services.rollout.tools.workspace import WorkspaceTools, submit
 from shared.contracts import DomainRef, ToolCall
-from shared.domains.tools import Bench, OffersTools, ToolRefusal
+from shared.domains.tools import Bench, OffersTools, Submission, ToolRefusal
 from shared.errors import ConfigError, ContractError
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.sessions.files import WorkspaceRefusal

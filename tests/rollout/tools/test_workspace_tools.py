@@ -10,9 +10,8 @@ import pytest
 
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.permissions import Permissions
-from services.rollout.tools.tool import Submission
 from services.rollout.tools.workspace import WorkspaceTools, with_files
-from shared.domains.tools import ToolRefusal
+from shared.domains.tools import Submission, ToolRefusal
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox

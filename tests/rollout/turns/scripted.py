@@ -19,13 +19,14 @@ from services.rollout.engines.base import (
     runs_of,
 )
 from services.rollout.formats.choose import choose
-from services.rollout.tools.tool import Submission, make_tool
+from services.rollout.tools.tool import make_tool
 from services.rollout.tools.toolset import Toolset
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End, Episode
 from services.rollout.turns.sampling import Sampler
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import ChatMessage
+from shared.domains.tools import Submission
 
 USER = ChatMessage(role="user", content="go")
 

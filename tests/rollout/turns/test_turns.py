@@ -237,6 +237,14 @@ def test_a_submission_is_the_final_answer(tiny_tokenizer: Any) -> None:
     assert (end.stop_reason, end.final_answer, end.turns) == ("stop", "42", 1)
 
 
+def test_without_tools_what_looks_like_a_call_is_an_answer(tiny_tokenizer: Any) -> None:
+    tokens = tokens_of(tiny_tokenizer, templates.QWEN_LIKE)
+    engine = ScriptedEngine(says(tokens, ["<tool_call>oops</tool_call>"]))
+    end = attempt(engine, tokens, toolset=Toolset(()))
+    assert (end.stop_reason, end.turns, end.malformed_calls) == ("stop", 1, 0)
+    assert "tool" not in tokens.raw(engine.asked[0].prompt)
+
+
 def test_a_template_without_tools_is_attempted_in_plain_blocks(tiny_tokenizer: Any) -> None:
     tokens = tokens_of(tiny_tokenizer, templates.STRICT)
     engine = ScriptedEngine(says(tokens, ["Let me see.\n```echo\nhello\n```", "hello"]))
