@@ -132,7 +132,7 @@ def build_steps(
                 ("bind_read_only", source, base + target),
             ]
     for device in _DEVICES:
-        steps += [("file", f"{base}/dev/{device}"), ("bind", f"/dev/{device}", f"{base}/dev/{device}")]
+        steps += [("file", f"{base}/dev/{device}"), ("device", f"/dev/{device}", f"{base}/dev/{device}")]
     steps += [
         ("link", points_to, base + path)
         for path, points_to in {**_LINKS, **links}.items()

@@ -49,19 +49,26 @@ _REFUSED = {
     "set_mempolicy_home_node": (450, 450), "memfd_secret": (447, 447),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
     "io_setup": (206, 0), "io_destroy": (207, 1), "io_submit": (209, 2), "io_cancel": (210, 3),
-    "io_getevents": (208, 4), "io_pgetevents": (333, 292),
+    "io_getevents": (208, 4), "io_pgetevents": (333, 292), "sync": (162, 81), "syncfs": (306, 267),
 }  # fmt: skip
 """EPERM: name, then the number on x86_64 and on aarch64. Tracing and reading of other processes, mounts, namespaces,
 kernel programs and counters, keyrings, the kernel itself, clocks, handles that walk around path checks, memory
-placement, and asynchronous input and output that runs outside of accounting."""
+placement, asynchronous input and output that runs outside of accounting, and making the whole machine write its disks."""
 _REFUSED_X86 = {
-    "iopl": 172, "ioperm": 173, "modify_ldt": 154, "uselib": 134, "ustat": 136, "sysfs": 139, "_sysctl": 156,
+    "inotify_init": 253, "iopl": 172, "ioperm": 173, "modify_ldt": 154, "uselib": 134, "ustat": 136, "sysfs": 139, "_sysctl": 156,
     "create_module": 174, "get_kernel_syms": 177, "query_module": 178, "nfsservctl": 180, "getpmsg": 181,
     "putpmsg": 182, "afs_syscall": 183, "tuxcall": 184, "security": 185, "vserver": 236, "epoll_ctl_old": 214,
     "epoll_wait_old": 215, "remap_file_pages": 216,
 }  # fmt: skip
-_UNKNOWN = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435}
-"""ENOSYS: programs then fall back. clone3 hides its flags behind a pointer that no filter can follow."""
+_UNSUPPORTED = {
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "clone3": (435, 435),
+    "inotify_init1": (294, 26), "inotify_add_watch": (254, 27), "inotify_rm_watch": (255, 28),
+    "fadvise64": (221, 223), "readahead": (187, 213), "mincore": (27, 232), "cachestat": (451, 451),
+    "preadv2": (327, 286), "pwritev2": (328, 287),
+}  # fmt: skip
+"""ENOSYS: programs then fall back. clone3 hides its flags behind a pointer that no filter can follow; inotify watches
+others use files that all roots share; the rest asks what of a file is in memory, or puts it there and takes it away:
+that is memory between runs, and a policy has used such to tell a control from the test it contradicts."""
 
 KAFEL_NAME = "temper"
 
@@ -121,7 +128,8 @@ class Policy:
             _Checked(here.ioctl, 1, 0xFFFF_FFFF, (), _TERMINAL_REQUESTS, errno.EPERM),
             _Checked(here.personality, 0, 0xFFFF_FFFF, _PERSONALITIES, (), errno.EPERM),
         )
-        special = self.refused | set(_UNKNOWN.values()) | {call.number for call in self._checked}
+        unsupported = {numbers[here.place] for numbers in _UNSUPPORTED.values()}
+        special = self.refused | unsupported | {call.number for call in self._checked}
         self.allowed = tuple(n for numbers in here.known for n in numbers if n not in special)
 
     def kafel(self) -> str:

@@ -143,6 +143,24 @@ for name in os.listdir("/proc/self/fd"):
     if int(name) > 2 and int(name) != mine:
         attempt("descriptor " + name, lambda: os.readlink(f"/proc/self/fd/{name}"))
 """,
+    "memory_between_runs": """
+import mmap
+for name in ("null", "zero", "full", "random", "urandom"):
+    attempt(f"times of /dev/{name}", lambda: os.utime(f"/dev/{name}") or True)
+    attempt(f"mode of /dev/{name}", lambda: os.chmod(f"/dev/{name}", 0o666) or True)
+for path in ("/proc/cmdline", "/proc/kallsyms", "/usr/bin/env", "/etc/passwd", "/", "/usr"):
+    attempt("times of " + path, lambda: os.utime(path) or True)
+before = os.stat("/dev/zero").st_atime_ns
+with open("/dev/zero", "rb") as zero: zero.read(10)
+open("/dev/null", "wb").write(b"x")
+if os.stat("/dev/zero").st_atime_ns != before: out("a read is remembered")
+shared = os.open("/usr/bin/env", os.O_RDONLY)
+attempt("fadvise", lambda: os.posix_fadvise(shared, 0, 0, os.POSIX_FADV_DONTNEED) or True)
+attempt("nowait", lambda: os.preadv(shared, [bytearray(1)], 0, os.RWF_NOWAIT) or True)
+if call(27, 0, 4096, ctypes.create_string_buffer(8)) >= 0 or ctypes.get_errno() != errno.ENOSYS: out("mincore")
+for number in (253, 294, 187, 451, 162, 306):
+    if call(number, shared, 0, 0, 0) >= 0: out(f"call {number}")
+""",
     "terminal": """
 for request in (0x5412, 0x541C):
     for number in (0, 1, 2):

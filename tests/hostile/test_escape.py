@@ -64,7 +64,9 @@ def test_outside_of_a_jail_it_gets_out(name: str, listener: int) -> None:
     if os.geteuid():
         pytest.fail("the sandbox and its tests need root")
     done = subprocess.run(
-        [sys.executable, "-I", "-c", program(name, listener)], capture_output=True, text=True, timeout=25, check=False,
+        # A mount namespace of its own: one of them mounts over /tmp, and may fail to take that off again.
+        ["unshare", "--mount", sys.executable, "-I", "-c", program(name, listener)],
+        capture_output=True, text=True, timeout=25, check=False,
         stdin=subprocess.DEVNULL, env={"TEMPER_TEST_SECRET": "SECRET"},
     )  # fmt: skip
     assert "OUT: " in done.stdout, done.stdout + done.stderr

@@ -18,6 +18,7 @@ from shared.sandbox.keeper.kernel import (
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     detach,
     mount,
     unshare,
@@ -70,6 +71,8 @@ def own_proc() -> None:
             mount("temper", str(place), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,mode=0555")
         elif place.exists():
             mount("/dev/null", str(place), "", MS_BIND, "")
+            # Its times are not the run's to set: see `bind_device` in the keeper.
+            mount("", str(place), "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC, "")
 
 
 def _mount_points() -> list[str]:

@@ -45,9 +45,12 @@ from shared.sandbox.keeper.kernel import (
     MS_BIND,
     MS_NOATIME,
     MS_NODEV,
+    MS_NOEXEC,
     MS_NOSUID,
     MS_PRIVATE,
+    MS_RDONLY,
     MS_REC,
+    MS_REMOUNT,
     PR_SET_PDEATHSIG,
     check,
     enter,
@@ -79,6 +82,13 @@ def bind_read_only(source: str, target: str) -> None:
         ctypes.sizeof(attributes),
     )
     check(done, f"make {target} read-only")
+
+
+def bind_device(source: str, target: str) -> None:
+    """It can be read and written; its inode, which every run shares, cannot: not its times either, in which one run
+    could leave a word for another."""
+    mount(source, target, "", MS_BIND, "")
+    mount("", target, "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NOEXEC, "")
 
 
 def make_folder(path: str, mode: int, owner: int) -> None:
@@ -150,7 +160,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "text": make_text,
     "mount": mount,
     "bind_read_only": bind_read_only,
-    "bind": lambda source, target: mount(source, target, "", MS_BIND, ""),
+    "device": bind_device,
     "unmount": lambda target: check(LIBC.umount2(target.encode(), 2), f"unmount {target}"),
     "link": os.symlink,
     "remove": shutil.rmtree,
