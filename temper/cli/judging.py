@@ -1,19 +1,21 @@
 """Lines through a check method: in order, several at once, and a bad one stops nothing.
 
 Invariant: line n of the output is about line n of the input; every line that is not blank has one. A line that cannot
-be judged, because it is no request or because of a fault of ours, gives `{"error": …}` there.
+be judged, because it is no request or because of a fault of ours or of what it names, whatever that raises, gives
+`{"error": …}` there. Nothing else is written to stdout while lines are judged: what a simulator prints goes to stderr.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from shared.errors import ConfigError, ContractError, TemperError
 from shared.sandbox.limits import Limits
@@ -87,14 +89,15 @@ async def _all(
 ) -> int:
     """Up to `at_once` lines in work; the oldest is written first, so the order is that of the input."""
     waiting: deque[asyncio.Future[Verdict]] = deque()
-    progress = _Progress()
+    progress = _Progress(sys.stdout)
     try:
-        async for number, line in _numbered(lines):
-            waiting.append(asyncio.ensure_future(_line(number, line, judge)))
-            if len(waiting) >= at_once:
+        with contextlib.redirect_stdout(sys.stderr):
+            async for number, line in _numbered(lines):
+                waiting.append(asyncio.ensure_future(_line(number, line, judge)))
+                if len(waiting) >= at_once:
+                    progress.told(await waiting.popleft())
+            while waiting:
                 progress.told(await waiting.popleft())
-        while waiting:
-            progress.told(await waiting.popleft())
     finally:
         for left in waiting:
             left.cancel()
@@ -115,6 +118,14 @@ async def _line(number: int, line: bytes, judge: Callable[[dict[str, Any]], Awai
         return {**echoed, **await judge(record)}
     except TemperError as error:
         return {**echoed, "error": f"line {number}: {' '.join(str(error).split())}"}
+    except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - `SystemExit` too: one line never ends the others
+        said = " ".join(str(error).split())[:300]
+        return {
+            **echoed,
+            "error": f"line {number}: a fault that nobody foresaw: {type(error).__name__}: {said}",
+        }
 
 
 async def _numbered(lines: Iterable[bytes]) -> AsyncIterator[tuple[int, bytes]]:
@@ -135,12 +146,13 @@ def _next(source: Iterator[tuple[int, bytes]]) -> tuple[int, bytes] | None:
 class _Progress:
     """Verdicts to stdout at once; every few seconds how far we are, to stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
         self.lines = self.errors = self.passed = 0
         self._last = time.monotonic()
 
     def told(self, verdict: Verdict) -> None:
-        print(json.dumps(verdict, ensure_ascii=True), flush=True)
+        print(json.dumps(verdict, ensure_ascii=True), file=self._out, flush=True)
         self.lines += 1
         self.errors += "error" in verdict
         self.passed += verdict.get("verdict") == "passed"

@@ -28,6 +28,7 @@ from shared.verification.methods.base import (
     too_long,
 )
 from shared.verification.methods.outputs import OutputComparator, same_output
+from shared.verification.methods.trees import bytes_of
 
 PROGRAM = "program.py"
 _ENCODING = "utf-8"
@@ -104,11 +105,10 @@ def _verdict(request: ProgramTests, passed: int, failure: Judgement | None) -> J
 
 async def _run(sandbox: Sandbox, request: ProgramTests, case: Case, number: int, limits: Limits) -> Judgement:
     argv = request.argv or ("python3", PROGRAM)
-    files = {path: text.encode(_ENCODING, "surrogateescape") for path, text in request.files.items()}
+    files = {path: bytes_of(text) for path, text in request.files.items()}
     if request.candidate:
         files[PROGRAM] = request.candidate.encode(_ENCODING, "surrogatepass")
-    stdin = case.stdin.encode(_ENCODING, "surrogateescape")
-    command = Command((*argv, *case.arguments), stdin=stdin, files=files)
+    command = Command((*argv, *case.arguments), stdin=bytes_of(case.stdin), files=files)
     result = await sandbox.run(command, limits, root=request.options.root)
     if result.outcome is not Outcome.EXITED:
         return ended_early(result, f"in case {number}", who="the program")
@@ -117,12 +117,11 @@ async def _run(sandbox: Sandbox, request: ProgramTests, case: Case, number: int,
 
 def _compared(result: Result, request: ProgramTests, case: Case, number: int) -> Judgement:
     comparator = case.comparator or request.options.comparator
-    expected = case.expected.encode(_ENCODING, "surrogateescape")
     if result.stdout_truncated:
         return Judgement.failed(f"the program's output in case {number} is longer than what is kept")
     if result.exit_code != 0 and request.options.require_exit_zero:
         return Judgement.failed(f"the program ended with exit code {result.exit_code} in case {number}")
-    if same_output(comparator, expected, result.stdout):
+    if same_output(comparator, bytes_of(case.expected), result.stdout):
         return Judgement.passed()
     failed = Judgement.failed(f"wrong output in case {number}")
     text = result.stdout[:200].decode(_ENCODING, "replace")

@@ -16,6 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Kind = Literal["file", "folder", "link", "other"]
 
 
+def bytes_of(text: str) -> bytes:
+    """UTF-8; of a lone surrogate the byte that it stands for (PEP 383), or where it stands for none its own three
+    bytes. Never raises."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
 class Entry(BaseModel):
     """One path. `text` or `base64` is a file's content, `target` a link's; `mode` is its permission bits, octal."""
 
@@ -45,7 +54,7 @@ class Entry(BaseModel):
         """None where none is declared."""
         if self.base64 is not None:
             return base64.b64decode(self.base64, validate=True)
-        return None if self.text is None else self.text.encode("utf-8", "surrogateescape")
+        return None if self.text is None else bytes_of(self.text)
 
     def permissions(self) -> int | None:
         return None if self.mode is None else int(self.mode, 8)

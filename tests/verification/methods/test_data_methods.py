@@ -193,6 +193,29 @@ def test_a_simulator_of_ones_own() -> None:
     assert judge("replay", {**record, "actions": [1]}).verdict == "failed"
 
 
+@pytest.mark.parametrize("actions", ["right", {"0": "right"}, None, 3, True])
+def test_actions_that_are_no_list_are_a_failed_attempt(actions: Any) -> None:
+    judged = judge("replay", {"simulator": "gridworld", "state": {"map": MAP}, "actions": actions})
+    assert (judged.verdict, judged.reason) == ("failed", "the actions are no list")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sys:exit", "os:abort", "os:fork", "threading:Thread", "json:nope", "..:x", "os:path",
+     "shared.verification.methods.replay:Simulator"],
+)  # fmt: skip
+def test_nothing_but_a_simulator_class_is_called(name: str) -> None:
+    with pytest.raises(ConfigError, match="simulator"):
+        judge("replay", {"simulator": name, "state": {}, "actions": []})
+
+
+@pytest.mark.parametrize("state", ["initial", "step", "is_goal"])
+def test_a_simulator_that_ends_the_process_is_a_fault_of_the_domain(state: str) -> None:
+    record = {"simulator": "tests.verification.methods.counting:Leaving", "state": state, "actions": [1]}
+    with pytest.raises(VerificationFault, match="SystemExit: 3; mend the domain"):
+        judge("replay", record)
+
+
 @given(st.lists(st.sampled_from(["up", "down", "left", "right"]), max_size=40))
 def test_a_world_never_leaves_its_grid_and_never_loses_a_box(actions: list[str]) -> None:
     world = GridWorld()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from shared.verification.methods.registry import DECLARED
 from temper.cli.judge import NAMES
+from temper.cli.judging import judge_in_order
 
 
 def judge(*arguments: str, lines: list[Any]) -> tuple[int, list[Any], str]:
@@ -19,6 +22,7 @@ def judge(*arguments: str, lines: list[Any]) -> tuple[int, list[Any], str]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "temper", "judge", *arguments],
         input=text.encode("utf-8", "surrogatepass"), capture_output=True, check=False, timeout=200,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},  # for simulators of the tests' own
     )  # fmt: skip
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
 
@@ -81,6 +85,57 @@ def test_answers() -> None:
     assert code == 4
     assert [line.get("equal") for line in found] == [True, False, None]
     assert "line 3" in found[2]["error"]
+
+
+def test_a_line_that_would_end_or_soil_the_process_stops_nothing() -> None:
+    good = {"simulator": "gridworld", "state": {"map": ["@G"]}, "actions": ["r"]}
+    mine = "tests.verification.methods.counting"
+    names = [
+        "sys:exit",
+        "os:abort",
+        "os:fork",
+        "this:s",
+        "threading:Thread",
+        f"{mine}:Leaving",
+        f"{mine}:Loud",
+    ]
+    lines = [line for name in names for line in ({"simulator": name, "state": "step", "actions": [1]}, good)]
+    code, found, told = judge("--method", "replay", lines=lines)
+    assert code == 4 and "Traceback" not in told
+    assert [line.get("verdict", "error") for line in found] == ["error", "passed"] * 6 + ["passed"] * 2
+    assert "SystemExit: 3; mend the domain" in found[10]["error"]
+    assert "said by the simulator" in told and "Zen of Python" in told
+
+
+@pytest.mark.parametrize(
+    "fault", [SystemExit(0), RuntimeError("odd\nlines"), MemoryError(), RecursionError()]
+)
+def test_whatever_a_judge_raises_is_an_answer_to_its_line(
+    fault: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one(record: Mapping[str, Any]) -> dict[str, Any]:
+        if record["id"] == 1:
+            raise fault
+        return {"verdict": "passed"}
+
+    assert judge_in_order(one, [b'{"id": 0}', b'{"id": 1}', b'{"id": 2}']) == 1
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["id"] for line in found] == [0, 1, 2]
+    assert f"line 2: a fault that nobody foresaw: {type(fault).__name__}" in found[1]["error"]
+
+
+@pytest.mark.slow
+def test_lone_surrogates_in_the_texts_of_a_program() -> None:
+    program = r"import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"
+    texts = ["\ud800", "\udcff", "a\ud800\udcffb"]
+    lines = [{"candidate": program, "cases": [{"stdin": text, "expected": text}]} for text in texts]
+    lines += [{"candidate": program, "cases": [{"expected": text}]} for text in texts]
+    lines += [{"argv": ["cat", "x"], "files": {"x": text}, "cases": [{"expected": text}]} for text in texts]
+    lines += [{"argv": ["echo", "\ud800"], "cases": [{"expected": "x"}]}]
+    code, found, told = judge("--method", "program_tests", lines=lines)
+    verdicts = [line.get("verdict", "error") for line in found]
+    assert verdicts == ["passed"] * 3 + ["failed"] * 3 + ["passed"] * 3 + ["error"]
+    assert code == 4 and "Traceback" not in told
 
 
 @pytest.mark.parametrize(
