@@ -56,7 +56,6 @@ def choose(template: str, render: Render, schemas: Schemas, wanted: str = "") ->
 
     Raises `ConfigError` for a name that is none.
     """
-    tells = bool(schemas) and _tells(render)
     formats: dict[str, Format] = {
         "hermes": Hermes(),
         "llama": LlamaJson(),
@@ -65,6 +64,8 @@ def choose(template: str, render: Render, schemas: Schemas, wanted: str = "") ->
     name = wanted or _format_of(template)
     if name not in formats:
         raise ConfigError(f"tool-call format {name!r} is not known; known: {', '.join(sorted(formats))}")
+    # A template that tells of tools in a form of which we know nothing would ask for calls that nobody reads.
+    tells = bool(schemas) and name != Fenced.name and _tells(render)
     return Adapter(formats[name], tells, "tool" if _shows(render, "tool") else "user", _shows_system(render))
 
 

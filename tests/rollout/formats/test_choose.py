@@ -30,6 +30,8 @@ def tokens_of(tiny_tokenizer: Any, template: str) -> Tokens:
         (templates.QWEN_LIKE, "hermes", True, "tool", True),
         (templates.LLAMA_LIKE, "llama", True, "tool", True),
         (templates.STRICT, "fenced", False, "user", False),
+        (templates.ALWAYS_THINKS, "hermes", True, "tool", True),
+        (templates.TOOLS_LAST, "fenced", False, "user", True),
     ],
 )
 def test_choice(tiny_tokenizer: Any, template: str, name: str, tells: bool, role: str, systems: bool) -> None:

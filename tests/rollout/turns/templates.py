@@ -56,6 +56,32 @@ STRICT = (
 )
 """No system message, no tools, strict turns, as Gemma's."""
 
+ALWAYS_THINKS = (
+    "{%- if tools %}<|system|>{%- for tool in tools %}{{ tool | tojson }}\n{%- endfor %}"
+    "<tool_call></tool_call><|end|>\n{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'assistant' %}"
+    "{%- set content = message.content.split('</think>')[-1].lstrip('\n') %}"
+    "{%- set reasoning = message.content.split('</think>')[0].split('<think>')[-1] if '</think>' in message.content %}"
+    "<|assistant|><think>\n{{ (reasoning or '').strip('\n') }}\n</think>\n\n{{ content }}<|end|>\n"
+    "{%- elif message.role == 'tool' %}<|user|>\n<tool_response>\n{{ message.content }}\n</tool_response><|end|>\n"
+    "{%- else %}<|{{ message.role }}|>\n{{ message.content }}<|end|>\n{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}<|assistant|>{%- endif %}"
+)
+"""Every answer is written with a block of reasoning, empty where there was none, as Qwen3's are."""
+
+TOOLS_LAST = (
+    "{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'user' %}"
+    "{%- if tools and message == users[-1] %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{%- endif %}"
+    "<|user|>{{ message.content }}<|end|>"
+    "{%- elif message.role == 'tool' %}<|tool|>{{ message.content + message.tool_call_id }}<|end|>"
+    "{%- else %}<|{{ message.role }}|>{{ message.content }}<|end|>{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}<|assistant|>{%- endif %}"
+)
+"""Tools before the last question, in a form of its own, and results only by the number of a call, as Mistral's."""
+
 ALL = {
     "tiny": TINY,
     "qwen_like": QWEN_LIKE,
@@ -63,4 +89,6 @@ ALL = {
     "forgets_reasoning": FORGETS_REASONING,
     "opens_reasoning": OPENS_REASONING,
     "strict": STRICT,
+    "always_thinks": ALWAYS_THINKS,
+    "tools_last": TOOLS_LAST,
 }

@@ -34,7 +34,7 @@ from tests.rollout.turns.scripted import (
 )
 
 every_template = pytest.mark.parametrize("template", templates.ALL.values(), ids=templates.ALL)
-GENTLE = ["tiny", "qwen_like", "llama_like", "strict"]
+GENTLE = ["tiny", "qwen_like", "llama_like", "strict", "tools_last"]
 """Templates that write earlier turns as they were said."""
 
 
@@ -151,6 +151,18 @@ def test_in_a_new_context_turns_keep_the_ids_they_were_sampled_as(tiny_tokenizer
     assert roles[2][1] == 1 + len(
         engine.asked[0].made.token_ids
     )  # its header, and the turn with its end token
+
+
+def test_a_template_that_adds_reasoning_to_what_has_none(tiny_tokenizer: Any) -> None:
+    """Turns that were written as the template writes them stay one sequence; the one without reasoning does not."""
+    tokens = tokens_of(tiny_tokenizer, templates.ALWAYS_THINKS)
+    thought = f"<think>\nhm\n</think>\n\n{call_echo(tokens, 'x')}"
+    engine = ScriptedEngine(says(tokens, [thought, thought, "end"]))
+    assert len(attempt(engine, tokens).sequences) == 1
+    bare = ScriptedEngine(says(tokens, [thought, call_echo(tokens, "x"), thought, "end"]))
+    end = attempt(bare, tokens)
+    assert len(end.sequences) == 2
+    check_exact(end, bare)
 
 
 def test_white_space_that_a_template_trims_makes_no_new_sequence(tiny_tokenizer: Any) -> None:
