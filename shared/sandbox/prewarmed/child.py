@@ -91,6 +91,11 @@ class Child:
     def started(self) -> bool:
         return self._watching is not None
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the running check until now."""
+        return self._member.group.counters().cpu_s
+
     async def send(self, frame: bytes) -> bool:
         """False once the check reads no more. Raises `ValueError` for a frame over the limit."""
         return await self._its_channel().send(frame)

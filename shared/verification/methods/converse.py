@@ -2,7 +2,8 @@
 
 Invariant: frames pass through us unread but for their kind; the candidate's jail gets the candidate's source and the
 arguments of calls, nothing else. Whose turn it is is always known, so a jail that ends, hangs or breaks the order is
-blamed on the one it holds.
+blamed on the one it holds; but a tester that has had an answer and then works until its time or memory is used up is
+blamed on the answer. Processor time tells work from waiting: a tester that got none is a fault of ours.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _LOAD, _LOADED, _MISSING, _UNREADABLE, _NOTE, _QUIT = b"L", b"L", b"M", b"S", b"
 _CALL, _REPLY, _RAISED, _FOREIGN, _LEFT = b"C", b"R", b"E", b"O", b"X"
 _START, _FINISHED = b"T", b"F"
 _TESTER_GRACE_S = 5.0
+_BUSY = 0.8
+"""Share of its turns' time that a tester computed, from which it is held to have worked and not to have waited for a
+processor: on a machine too busy to grant that, its CPU limit ends it later."""
+_LOOK_S = 0.1
 _PARTING_S = 10.0
 """A candidate answers a farewell at once; so long only on a machine that is far too busy."""
 _MAX_NOTES = 64
@@ -65,6 +70,8 @@ class Talk:
     flags: set[Flag] = field(default_factory=set)
     candidate_s: float = 0.0
     """Wall seconds in which it was the candidate's turn."""
+    answers: int = 0
+    """Frames from the candidate that the tester was handed."""
     notes: int = 0
 
 
@@ -90,9 +97,9 @@ async def converse(
 
 
 async def alone(sandbox: Sandbox, script: Script, limits: Limits) -> Finished | Judgement:
-    """Runs a script that calls no candidate. Raises as `converse` does."""
+    """Runs a script that calls no candidate, on what the policy answered. Raises as `converse` does."""
     async with guest(sandbox, "tester", limits) as tester:
-        return await _Relay(Talk(), tester, tester, limits).run_alone(script)
+        return await _Relay(Talk(answers=1), tester, tester, limits).run_alone(script)
 
 
 class _Relay:
@@ -101,15 +108,39 @@ class _Relay:
     def __init__(self, talk: Talk, candidate: Child, tester: Child, limits: Limits) -> None:
         self._talk, self._candidate, self._tester, self._limits = talk, candidate, tester, limits
         self._nonce = secrets.token_bytes(16)
+        self._started = time.monotonic()
+        self._testers_turn = False
+        self._cut = False
 
     async def run(self, source: str, entry: str, script: Script) -> Finished | Judgement:
+        """To the end, which comes with the wall limit of the check where the tester is busy with an answer then."""
+        clock = asyncio.ensure_future(self._cut_at_the_limit())
+        try:
+            return await self._turns(source, entry, script)
+        finally:
+            clock.cancel()
+            await asyncio.gather(clock, return_exceptions=True)
+
+    async def _cut_at_the_limit(self) -> None:
+        await asyncio.sleep(self._limits.wall_s)
+        while not (self._testers_turn and self._talk.answers and self._worked(self._tester.cpu_s)):
+            await asyncio.sleep(_LOOK_S)
+        self._cut = True
+        await self._tester.kill()
+
+    def _worked(self, cpu_s: float) -> bool:
+        return cpu_s >= _BUSY * (time.monotonic() - self._started - self._talk.candidate_s)
+
+    async def _turns(self, source: str, entry: str, script: Script) -> Finished | Judgement:
         await self._candidate.send(_LOAD + Encoder().encode((source, entry)))
         kind, payload = await self._from_candidate()
         if kind != _LOADED:
             return await self._not_loaded(kind, payload, entry)
         await self._start(script, entry)
         while True:
+            self._testers_turn = True
             frame = await self._tester.receive()
+            self._testers_turn = False
             if frame is None:
                 return await self._tester_ended()
             kind = frame[:1]
@@ -120,6 +151,7 @@ class _Relay:
             await self._candidate.send(frame)
             kind, payload = await self._from_candidate()
             if kind in (_CALL, _REPLY, _RAISED):
+                self._talk.answers += 1
                 await self._tester.send(kind + payload)
             else:
                 return await self._broken_off(kind, payload, "in a call")
@@ -194,14 +226,14 @@ class _Relay:
 
     async def _tester_ended(self) -> Judgement:
         result = await self._tester.finish()
-        words = limit_words(result.outcome)
+        words = limit_words(Outcome.CPU_LIMIT if self._cut else result.outcome)
         if words is None:
             raise SandboxFault(f"a tester ended without a report ({_how(result)})")
-        if result.outcome is Outcome.WALL_LIMIT and self._talk.candidate_s < 0.5 * self._limits.wall_s:
-            raise CheckTimedOut(
-                "a test did not end in its time, of which the candidate had used less than half"
-            )
-        judged = Judgement.unverifiable(f"the test reached {words} on what the candidate returned")
+        if result.outcome is Outcome.WALL_LIMIT and not self._worked(result.usage.cpu_s):
+            raise CheckTimedOut("a test did not end in its time, and was not computing for most of it")
+        if not self._talk.answers:
+            return Judgement.unverifiable(f"the test reached {words} by itself: mend the test")
+        judged = Judgement.failed(f"the test reached {words} on what the candidate returned")
         return judged.flagged([Flag.CHECKER_EXHAUSTED])
 
 

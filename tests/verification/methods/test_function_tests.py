@@ -132,8 +132,44 @@ def test_a_value_that_exhausts_the_checker_is_paid_nothing(bench: Bench) -> None
     found = bench.judge(
         "python_function_tests", {"candidate": source, "entry_point": "f", "test": test}, limits
     )
-    assert found.reward in (None, 0.0) and found.verdict in ("unverifiable", "failed")
-    assert {Flag.CHECKER_EXHAUSTED, Flag.LIMIT_REACHED} & set(found.flags) or found.verdict == "failed"
+    assert found.verdict == "failed" and found.reward == 0.0, found
+
+
+SHORT = replace(LIMITS, wall_s=2.0, cpu_s=30.0)
+HANGING = {
+    "a long range": ("def f(n):\n    return 10 ** 12\n", "v = c(1)\ns = 0\nfor q in range(v): s += 1\nassert s == 3"),
+    "out of a callback": ("def f(g):\n    return g(10 ** 12)\n", "def g(n):\n    for q in range(n): pass\nc(g)\nassert 1"),
+    "after waiting": ("import time\ndef f(n):\n    time.sleep(1.5)\n    return 10 ** 12\n", "for q in range(c(1)): pass\nassert 0"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HANGING)
+def test_a_value_that_hangs_the_checker_is_a_failure_and_no_fault(bench: Bench, name: str) -> None:
+    source, body = HANGING[name]
+    test = "def check(c):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    record = {"candidate": source, "entry_point": "f", "test": test}
+    for limits in (SHORT, replace(SHORT, wall_s=30.0, cpu_s=0.5)):
+        found = bench.judge("python_function_tests", record, limits)
+        assert found.reason == "the test reached its time limit on what the candidate returned", found
+        assert found.verdict == "failed" and Flag.CHECKER_EXHAUSTED in found.flags
+
+
+@pytest.mark.slow
+def test_an_output_that_hangs_a_property_is_a_failure(bench: Bench) -> None:
+    source = "def holds(i, o):\n    for q in range(o): pass\n    return False\n"
+    given = ({"candidate": "def f(x): return 10 ** 12", "entry_point": "f"}, {"output": 10**12})
+    for more in given:
+        found = bench.judge("property_check", {"source": source, "inputs": [[1]], **more}, SHORT)
+        assert (found.verdict, found.flags) == ("failed", ("checker_exhausted",)), found
+
+
+@pytest.mark.slow
+def test_a_test_that_never_ends_by_itself_is_nobodys_failure(bench: Bench) -> None:
+    test = "def check(c):\n    while True: pass\n    assert c(1)\n"
+    record = {"candidate": "def f(n): return n", "entry_point": "f", "test": test}
+    found = bench.judge("python_function_tests", record, replace(SHORT, cpu_s=0.5))
+    assert (found.verdict, found.reward) == ("unverifiable", None), found
 
 
 def test_a_function_called_check_is_no_problem(bench: Bench) -> None:
