@@ -100,6 +100,7 @@ def of_turns(task: Task, slot: Slot, end: End, by: Signature) -> Trajectory:
         tool_calls=end.tool_calls,
         malformed_calls=end.malformed_calls,
         turns=end.turns,
+        artifacts=dict(end.artifacts),
         first_version=end.first_version,
         last_version=end.last_version,
     )

@@ -52,7 +52,7 @@ def open_tools(
 
 
 def needs_session(names: Sequence[str]) -> bool:
-    """One of the tools works in a sandbox. A domain's own tools get a session only beside such a one."""
+    """One of the tools works in a sandbox. A domain's own get a session beside such a one, or where there are files."""
     return any(name in NAMES and name != "submit" for name in names)
 
 

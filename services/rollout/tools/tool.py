@@ -83,7 +83,7 @@ class Tool:
 
     def _kept(self, returned: Returned) -> Returned:
         if isinstance(returned, Submission):
-            return returned
+            return Submission(whole_text(returned.answer))
         if not isinstance(returned, str):
             raise ToolFault(
                 f"tool {self.name!r} returned {type(returned).__name__}: it must return text (str)"

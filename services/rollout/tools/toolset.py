@@ -15,7 +15,7 @@ from typing import Any
 
 from services.rollout.formats.calls import Call, Malformed
 from services.rollout.formats.results import Answered
-from services.rollout.tools.tool import Tool
+from services.rollout.tools.tool import Tool, whole_text
 from shared.contracts import ToolCall
 from shared.domains.tools import Submission, ToolRefusal
 from shared.errors import ConfigError
@@ -86,7 +86,7 @@ class Toolset:
         try:
             returned = await self._found(call).call(call.arguments)
         except ToolRefusal as refusal:
-            return _record(call, turn, error=str(refusal), seconds=self.clock() - began)
+            return _record(call, turn, error=whole_text(str(refusal)), seconds=self.clock() - began)
         except asyncio.CancelledError:
             record(_record(call, turn, error="cut off: the attempt was over", seconds=self.clock() - began))
             raise

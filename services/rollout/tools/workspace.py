@@ -16,7 +16,7 @@ from pydantic import Field
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.commands import told
 from services.rollout.tools.permissions import Permissions, relative_path
-from services.rollout.tools.tool import Retry, Tool, make_tool, whole_text
+from services.rollout.tools.tool import Retry, Tool, make_tool
 from shared.domains.tools import Submission, ToolRefusal
 from shared.errors import ConfigError
 from shared.sandbox.command import Command
@@ -140,7 +140,7 @@ async def submit(
     answer: Annotated[str, "the final answer; empty where the work itself is it"],
 ) -> Submission:
     """Ends the attempt: call it once, when all is done."""
-    return Submission(whole_text(answer))
+    return Submission(answer)
 
 
 def with_files(files: Mapping[str, str]) -> dict[str, bytes]:

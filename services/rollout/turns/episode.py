@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.rollout.engines.base import Generation
@@ -43,6 +43,7 @@ class End:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     tools_s: float = 0.0
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from services.rollout.context.notes import Notes
@@ -23,6 +23,7 @@ from services.rollout.tools.toolset import Toolset
 from services.rollout.tools.workspace import WorkspaceTools, with_files
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End, Episode
+from services.rollout.turns.left_behind import Keeping, left_behind
 from services.rollout.turns.making_room import RoomMaker
 from services.rollout.turns.replay import Replay
 from services.rollout.turns.sampling import Sampler, Speaks
@@ -61,6 +62,7 @@ class Runner:
     limits: Limits = field(default_factory=Limits)
     domain_tools: DomainTools = field(default_factory=DomainTools)
     context: ContextPolicy | None = None
+    keeping: Keeping = field(default_factory=Keeping)
     format: str = ""
     """Of tool calls; empty: chosen by the chat template."""
     turns_of: Callable[[str], AbstractAsyncContextManager[None]] = lambda name: contextlib.nullcontext()
@@ -77,6 +79,9 @@ class Runner:
             episode = self._episode(task, name, seed, budgets, lent)
             async with self.turns_of(name):
                 end = await episode.run(task.messages)
+            if lent is not None:
+                left = await left_behind(lent.session, task.files, self.keeping)
+                end = replace(end, artifacts=left)
         if task.demonstration and end.stop_reason != "stop":
             raise ContractError(
                 f"task {task.group_id}: its demonstration reached the limit {end.stop_reason!r} after {end.turns} turns: "
@@ -135,7 +140,9 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _lent(self, task: Task, wall_s: float) -> AsyncIterator[Lent | None]:
-        if not needs_session(task.tools):
+        needed = needs_session(task.tools)
+        # Files alone: for the tools of a domain, where this process has a sandbox.
+        if not needed and not (task.files and self.sessions):
             yield None
             return
         if self.sessions is None:

@@ -153,6 +153,19 @@ def test_a_result_with_half_a_character_can_travel() -> None:
 
     assert call(make_tool(half)) == "a?b"
 
+    async def refuse() -> str:
+        """Refuses with half of a pair."""
+        raise ToolRefusal("no \ud800")
+
+    async def end() -> Submission:
+        """Ends with half of a pair."""
+        return Submission("\ud800")
+
+    result, records = ran(Toolset((make_tool(refuse), make_tool(end))), Call("refuse", {}), Call("end", {}))
+    assert result.submission == "?"
+    assert [record.error for record in records] == ["no ?", ""]
+    assert all(record.model_dump_json() for record in records)
+
 
 def ran(toolset: Toolset, *calls: Call | Malformed, most: int = 16) -> tuple[Ran, list[ToolCall]]:
     records: list[ToolCall] = []

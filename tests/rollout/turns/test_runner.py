@@ -16,14 +16,17 @@ from services.rollout.formats.choose import choose
 from services.rollout.tools.permissions import Permissions
 from services.rollout.tools.tool import ToolFault
 from services.rollout.turns.episode import End
+from services.rollout.turns.left_behind import Keeping, left_behind
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import NOT_SAMPLED, ChatMessage, DomainRef, Limits, Sampling, Slot, Task
 from shared.domains.tools import Bench
 from shared.errors import ConfigError, ContractError
+from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.limits import Limits as RunLimits
+from shared.sandbox.sandbox import Sandbox
 from tests.rollout.turns import templates
 from tests.rollout.turns.scripted import ScriptedEngine, check_exact, says, tokens_of
 from tests.sandbox.machines import MODES, settings_of
@@ -107,6 +110,7 @@ def test_an_attempt_works_in_its_own_sandbox(tiny_tokenizer: Any, name: str) -> 
         first = await runner.attempt(task, slot_of(), 1)
         assert (first.stop_reason, first.final_answer, first.turns) == ("stop", "mended", 3)
         assert [call.result for call in first.tool_calls] == ["[no output]", "mended", ""]
+        assert first.artifacts == {"workspace/a.txt": "mended\n"}
         check_exact(first, engine)
         engine.asked.clear()
         # The next has the files of its task again, not what the first left.
@@ -322,3 +326,54 @@ def test_a_demonstration_that_does_not_fit_says_why(
     runner = Runner(ScriptedEngine(says(tokens, ["x"])), tokens, domain_of=lambda _: Ledger())
     with pytest.raises(ContractError, match=why):
         asyncio.run(runner.attempt(task, slot_of(), 1))
+
+
+def test_what_is_left_behind_is_told_whole_or_counted() -> None:
+    async def run() -> None:
+        async with Sandbox(settings_of(MODES[0])) as sandbox:
+            given = {"same.txt": "s", "gone.txt": "g", "changed.txt": "c"}
+            files = {path: text.encode() for path, text in given.items()}
+            async with await sandbox.session(files, RUN) as session:
+                script = (
+                    "echo new > made.txt; echo more >> changed.txt; rm gone.txt; ln -s /etc/passwd link; mkfifo pipe;"
+                    "head -c 3000 /dev/zero | tr '\\0' x > large.txt; printf '\\377' > binary; mkdir .notes;"
+                    "touch \"$(printf 'bad\\377name')\";"
+                    "echo n > .notes/1; mkdir -p d/e; echo deep > d/e/f"
+                )
+                await session.exec(Command(("/bin/sh", "-c", script)), RUN)
+                left = await left_behind(session, given, Keeping(file_bytes=2000))
+                assert left == {
+                    "workspace/made.txt": "new\n",
+                    "workspace/changed.txt": "cmore\n",
+                    "workspace/d/e/f": "deep\n",
+                    "workspace": "5 left out; deleted: gone.txt",
+                }
+                few = await left_behind(session, given, Keeping(files=1))
+                assert len([name for name in few if name.startswith("workspace/")]) == 1
+                assert few["workspace"].startswith("7 left out")
+
+    asyncio.run(run())
+
+
+class Reader:
+    """A domain whose tool reads the session's files."""
+
+    def tools(self, bench: Bench) -> list[Any]:
+        async def peek() -> str:
+            """Reads the file."""
+            assert bench.session is not None
+            return (await bench.session.read("a.txt")).decode()
+
+        return [peek]
+
+
+def test_files_alone_give_a_domains_tools_a_session(tiny_tokenizer: Any) -> None:
+    tokens, task = tokens_of(tiny_tokenizer, templates.QWEN_LIKE), task_of(tools=("peek",))
+    engine = ScriptedEngine(says(tokens, [written(tokens, task, Call("peek", {})), "done"]))
+
+    async def work(places: Places) -> None:
+        end = await Runner(engine, tokens, places, domain_of=lambda _: Reader()).attempt(task, slot_of(), 1)
+        assert end.tool_calls[0].result == "broken\n"
+        assert end.artifacts == {}
+
+    with_places(work)
