@@ -380,6 +380,22 @@ def test_the_same_seed_asks_with_the_same_seeds(tiny_tokenizer: Any) -> None:
     assert seeds[0][0] == 7  # as a single answer would have been sampled
 
 
+@every_template
+def test_past_the_length_that_is_rendered_whole(tiny_tokenizer: Any, template: str) -> None:
+    """300 messages: the end of the conversation is rendered alone, and says the same."""
+    tokens = tokens_of(tiny_tokenizer, template)
+    name = next(name for name, text in templates.ALL.items() if text == template)
+    reasoning = "<think>\nhm\n</think>\n\n" if name == "always_thinks" else ""
+    turns = [f"{reasoning}{call_echo(tokens, str(number))}" for number in range(150)]
+    engine = ScriptedEngine(says(tokens, turns))
+    end = attempt(engine, tokens, replace(AMPLE, turns=150))
+    assert (end.stop_reason, len(end.tool_calls)) == ("turns", 150)
+    assert len(end.sequences) == (150 if name == "opens_reasoning" else 1)
+    check_exact(end, engine)
+    prompt = tokens.raw(engine.asked[-1].prompt)
+    assert all(f'"{number}"' in prompt or f"echo\n{number}\n" in prompt for number in range(149))
+
+
 @pytest.mark.slow
 def test_ten_thousand_turns_end_and_are_recorded(tiny_tokenizer: Any) -> None:
     tokens = tokens_of(tiny_tokenizer, templates.TINY)
