@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def unevaluated(answer: str) -> Judgement:
+    return Judgement.failed(f"not evaluated: {shown(answer.strip())}")
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Whether two answers are equal under a declared type, and why not."""
@@ -46,6 +50,10 @@ class Comparator(ABC, Generic[T]):
     def within(self, pool: Work) -> Comparator[T]:
         """The same type, drawing on `pool` where a value may be costly: for types made of many values."""
         return self
+
+    def undone(self, expected: T, found: T) -> bool:
+        """Whether `found`, though it equals `expected`, leaves to others the work that was asked for."""
+        return False
 
     def parse(self, text: str) -> T | Refusal:
         """The value that `text` declares, or why it declares none. Never raises."""
@@ -76,5 +84,5 @@ class Comparator(ABC, Generic[T]):
         if isinstance(found, Refusal):
             return Judgement.failed(found.reason)
         if self.same(wanted, found):
-            return Judgement.passed()
+            return unevaluated(answer) if self.undone(wanted, found) else Judgement.passed()
         return Judgement.failed(f"wrong {self.kind}: {shown(answer.strip())}")

@@ -5,7 +5,8 @@ option is a `ConfigError` that names the nearest known one. The answer has no sa
 
 Without a declared type the comparator is `answer`: each side is read alone, for what its own text says it is, and two
 values of different kinds are equal only where the pair says so (an interval and the condition that describes it). So
-inference is symmetric: exchanging gold and answer exchanges nothing but their names.
+inference is symmetric: exchanging gold and answer exchanges nothing but their names. `value_only`, on by default for
+`integer`, `rational`, `decimal`, `number` and `quantity`, then asks of the answer alone that it is evaluated.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ TYPES: Mapping[str, Callable[..., Comparator[Any]]] = {
     "integer_list": IntegerListComparator, "number": DecimalComparator, "equation": ExpressionComparator,
 }  # fmt: skip
 _CHOICES = {"extra": ("refused", "ignored"), "rows": ("sequence", "set", "bag")}
-_FLAGS = ("fold_case", "ordered", "partial", "header")
+_FLAGS = ("value_only", "fold_case", "ordered", "partial", "header")
 _RULES = {
     "percent": ("hundredth", "distinct"),
     "missing_unit": ("allowed", "refused"),

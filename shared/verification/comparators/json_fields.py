@@ -126,6 +126,18 @@ class JsonComparator(Comparator[dict[str, Any]]):
             for name, comparator in self.fields.items()
         }
 
+    def _earned(
+        self, wanted: dict[str, Any], found: dict[str, Any], right: dict[str, bool]
+    ) -> dict[str, bool]:
+        """`right` without the fields that only state a calculation."""
+
+        def undone(name: str) -> bool:
+            comparator = self.fields[name]
+            sides = [comparator.parse(as_text(side[name])) for side in (wanted, found)]
+            return comparator.undone(*sides)
+
+        return {name: ok and not (self.fields and undone(name)) for name, ok in right.items()}
+
     def compare(self, left: str, right: str) -> Comparison:
         first, second = self.parse(left), self.parse(right)
         if isinstance(first, Refusal) or isinstance(second, Refusal) or not self.fields:
@@ -148,7 +160,7 @@ class JsonComparator(Comparator[dict[str, Any]]):
                 )
         if isinstance(found, Refusal):
             return Judgement.failed(found.reason)
-        right = self.right_fields(wanted, found)
+        right = self._earned(wanted, found, self.right_fields(wanted, found))
         if all(right.values()):
             return Judgement.passed()
         share = self._share(right)

@@ -13,13 +13,14 @@ from typing import ClassVar
 
 from shared.errors import VerificationFault
 from shared.verification.answers import Refusal, shown
-from shared.verification.comparators.base import Comparator, Comparison
+from shared.verification.comparators.base import Comparator, Comparison, unevaluated
 from shared.verification.comparators.formula import numeric
 from shared.verification.comparators.formula.comparing import Pairing
 from shared.verification.comparators.formula.deciding import Decider, Resort
+from shared.verification.comparators.formula.evaluated import is_value, scalars
 from shared.verification.comparators.formula.interpret import Interpreter
 from shared.verification.comparators.formula.limits import COMPARE_WORK, MAX_CHARS, READ_WORK, TooMuch, Work
-from shared.verification.comparators.formula.nodes import names_of
+from shared.verification.comparators.formula.nodes import Sum, any_node, names_of
 from shared.verification.comparators.formula.reading import read_value
 from shared.verification.comparators.formula.values import (
     DEFAULT_RULES,
@@ -45,12 +46,17 @@ _UNIT_NEEDED = Rules(missing_unit="refused")
 
 @dataclass(frozen=True, slots=True)
 class AnswerComparator(Comparator[Value]):
-    """Any value. `resort` has the last word on formulas that exact arithmetic leaves open."""
+    """Any value. `resort` has the last word on formulas that exact arithmetic leaves open.
+
+    `value_only`: an answer must be a value and no calculation (`formula/evaluated.py`). It is asked of the answer in
+    `judge` alone: an expected value may be written as one likes, and `compare` looks at values.
+    """
 
     kind: ClassVar[str] = "answer"
     max_chars: ClassVar[int] = MAX_CHARS
     rules: Rules = DEFAULT_RULES
     resort: Resort = numeric.identical
+    value_only: bool = False
     pool: Work | None = None
     """Shared with other answers, where this is one of many."""
 
@@ -67,6 +73,9 @@ class AnswerComparator(Comparator[Value]):
 
     def same(self, left: Value, right: Value) -> bool:
         return self._decided(left, right)[0]
+
+    def undone(self, expected: Value, found: Value) -> bool:
+        return self.value_only and not is_value(found, expected, Work(READ_WORK, self.pool))
 
     def compare(self, left: str, right: str) -> Comparison:
         first, second = self.parse(left), self.parse(right)
@@ -86,7 +95,7 @@ class AnswerComparator(Comparator[Value]):
             return Judgement.failed(found.reason)
         equal, open_ = self._decided(wanted, found)
         if equal:
-            return Judgement.passed()
+            return unevaluated(answer) if self.undone(wanted, found) else Judgement.passed()
         what = "not decided, so not equal" if open_ else f"wrong {self.kind}"
         return Judgement.failed(f"{what}: {shown(answer.strip())}")
 
@@ -129,9 +138,10 @@ def _refused(value: Value, bare: str, kind: str) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ExactIntegerComparator(AnswerComparator):
-    """A closed formula that is an integer: `12`, `\\frac{10}{5}`, `2^{10}`, `10!`, `12_{10}`."""
+    """A closed formula that is an integer: `12`, `12_{10}`; `2^{10}` and `10!` where `value_only` is off."""
 
     kind: ClassVar[str] = "integer"
+    value_only: bool = True
 
     def accepted(self, value: Value, bare: str) -> Value | Refusal:
         return _number(value, bare, self.kind, lambda number: number.denominator == 1)
@@ -142,6 +152,7 @@ class RationalComparator(AnswerComparator):
     """A closed formula that is a fraction: `1/2`, `0.5`, `50\\%`, `3\\frac12`, `0.\\overline{3}`."""
 
     kind: ClassVar[str] = "rational"
+    value_only: bool = True
 
     def accepted(self, value: Value, bare: str) -> Value | Refusal:
         return _number(value, bare, self.kind, lambda number: True)
@@ -175,6 +186,7 @@ class DecimalComparator(AnswerComparator):
     """A real number, within `absolute`, or within `relative` of the larger magnitude; both 0 is exact."""
 
     kind: ClassVar[str] = "decimal"
+    value_only: bool = True
     absolute: Fraction = Fraction(0)
     relative: Fraction = Fraction(0)
 
@@ -199,12 +211,19 @@ class QuantityComparator(AnswerComparator):
 
     kind: ClassVar[str] = "quantity"
     rules: Rules = _UNIT_NEEDED
+    value_only: bool = True
 
     def accepted(self, value: Value, bare: str) -> Value | Refusal:
         inner = _unlabelled(value)
         if isinstance(inner, Quantity | Scalar):
             return inner
         return _refused(value, bare, self.kind)
+
+    def undone(self, expected: Value, found: Value) -> bool:
+        """`5 m + 7 m` too, where a unit of one letter reads as a variable."""
+        sums = (any_node(scalar.node, lambda part: isinstance(part, Sum)) for scalar in scalars(found)
+                if names_of(scalar.node))  # fmt: skip
+        return self.value_only and (any(sums) or AnswerComparator.undone(self, expected, found))
 
 
 @dataclass(frozen=True, slots=True)

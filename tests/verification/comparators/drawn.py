@@ -28,7 +28,7 @@ def integers(rng: Random) -> Iterator[Pair]:
     k = rng.randint(2, 9)
     forms = (f"{n:,}", f"${n}$", rf"\frac{{{n * k}}}{{{k}}}", f"{n}.0", rf"{n}_{{10}}", f"{n - k}+{k}", f"x={n}",
              f"{n}".replace("-", "−"), rf"\text{{{n}}}" if n > 0 else f"({n})")  # fmt: skip
-    yield Pair("integer", str(n), rng.choice(forms), True)
+    yield Pair({"type": "integer", "value_only": False}, str(n), rng.choice(forms), True)
     for wrong in (
         str(n + rng.choice((-1, 1))),
         str(-n),
@@ -47,7 +47,7 @@ def rationals(rng: Random) -> Iterator[Pair]:
     k = rng.randint(2, 9)
     forms = (rf"\frac{{{p}}}{{{q}}}", f"{p}/{q}", rf"\frac{{{p * k}}}{{{q * k}}}", f"{whole} {rest}/{q}",
              rf"{whole}\frac{{{rest}}}{{{q}}}", rf"${whole}\tfrac{{{rest}}}{{{q}}}$", repeating(value),
-             rf"{p * 100}/{q}\%", rf"\frac{{-{p}}}{{-{q}}}", f"{p}÷{q}")  # fmt: skip
+             rf"{p * 100}/{q}\%" if p * 100 % q else rf"{p * 100 // q}\%", rf"\frac{{-{p}}}{{-{q}}}", f"{p}÷{q}")  # fmt: skip
     left, right = rng.sample(forms, 2)
     yield Pair("rational", left, right, True)
     for wrong in (rf"\frac{{{p}}}{{{q + 1}}}", f"{q}/{p}", f"{float(value):.3f}7", f"-{p}/{q}", f"{whole}"):

@@ -16,12 +16,12 @@ PRICES = {"type": "table", "rows": "bag", "columns": {"price": {"type": "decimal
 PEOPLE = {"type": "json", "fields": {"name": "text", "age": "integer"}}
 
 EQUAL: tuple[tuple[Any, str, str], ...] = (
-    ("integer", "1024", "2^{10}"),
-    ("integer", "3", r"\log_2 8"),
-    ("integer", "3", r"\sqrt{9}"),
+    ({"type": "integer", "value_only": False}, "1024", "2^{10}"),
+    ({"type": "integer", "value_only": False}, "3", r"\log_2 8"),
+    ({"type": "integer", "value_only": False}, "3", r"\sqrt{9}"),
     ("rational", "1/3", r"0.\overline{3}"),
-    ("decimal", r"\pi", r"2\pi/2"),
-    ({"type": "decimal", "absolute": "0.01"}, r"\pi", "3.14"),
+    ({"type": "decimal", "value_only": False}, r"\pi", r"2\pi/2"),
+    ({"type": "decimal", "absolute": "0.01", "value_only": False}, r"\pi", "3.14"),
     ({"type": "decimal", "relative": "0.001"}, "1000", "1001"),
     ({"type": "decimal", "tolerance": 0.01}, "3.14", "3.15"),
     ("quantity", "5 km", "5000 m"),
@@ -159,6 +159,68 @@ UNKNOWN: tuple[tuple[Any, str], ...] = (
 def test_an_unknown_type_or_option_names_the_nearest(declared: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         declared_comparator(declared)
+
+
+CALCULATIONS = (
+    "5+7", "3*4", r"3\cdot 4", "13-1", "24/2", "12/1", r"\frac{24}{2}", "2^2*3", r"\sqrt{144}", r"2\sqrt{36}", "-(5-17)",
+    r"\frac{\frac{24}{1}}{2}", "(12)(1)", r"12\cdot 10^0\cdot 1", "z=5+7", r"\lfloor 12.5 \rfloor", "0.5*24", r"\log_2 4096",
+    r"\binom{12}{1}", "12+0", "11.5+0.5", "6/0.5", "1200\\%+0",
+)  # fmt: skip
+"""Ways to say 12 and leave the work to the comparator."""
+
+
+@pytest.mark.parametrize("declared", ["integer", "rational", "decimal", "number", "quantity"])
+@pytest.mark.parametrize("calculation", CALCULATIONS)
+def test_a_calculation_is_no_value(declared: str, calculation: str) -> None:
+    comparator = declared_comparator(declared)
+    judged = comparator.judge("12", calculation)
+    assert judged.verdict == "failed" and judged.reason.startswith("not evaluated: "), judged
+    assert comparator.judge("2^2*3", "12").verdict == "passed", "a gold answer is written as one likes"
+    assert comparator.compare("12", calculation).equal
+    assert declared_comparator({"type": declared, "value_only": False}).judge("12", calculation).reward == 1
+
+
+VALUES = (
+    ("integer", "12", ("+12", "$12$", "12.0", "x=12", "1100_2", "(12)", r"1.2\times10^1")),
+    ("integer", "-1000000", ("-10^6", "-1,000,000", "-1 million", r"-1\cdot 10^{6}", "−1e6")),
+    ("integer", "120", ("120",)),
+    ("rational", "1/2", ("0.5", "50%", r"50\%", r"\frac{2}{4}", r"\tfrac12", "1÷2", "x = 1/2")),
+    ("rational", "-7/2", (r"-3\frac12", "-3 1/2", r"-\frac{7}{2}", r"\frac{-7}{2}", r"\frac{7}{-2}", "-3.5")),
+    ("rational", "1/3", (r"0.\overline{3}", "100/3%")),
+    ("decimal", r"\pi", (r"\pi",)),
+    ("decimal", r"1+2\sqrt{3}", (r"2\sqrt{3}+1", r"1+2\sqrt3")),
+    ("decimal", r"\sqrt{3}/3", (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt3}{3}")),
+    ({"type": "decimal", "absolute": "0.01"}, "12.04", ("12.05", "1.204e1", "12 1/25")),
+    ("quantity", "5 km", ("5000 m", r"5\times10^3\text{ m}", "5 kilometres", r"5\cdot10^3 m")),
+    ("quantity", r"\$1000", (r"\$1,000", "$1 thousand")),
+    ({"type": "set", "value_only": True}, r"\{1, 12\}", ("12, 1", "1 or 12")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "gold", "answers"), VALUES)
+def test_values_as_people_write_them_are_values(declared: Any, gold: str, answers: tuple[str, ...]) -> None:
+    comparator = declared_comparator(declared)
+    assert [
+        (text, j.reason) for text in answers if (j := comparator.judge(gold, text)).verdict != "passed"
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "gold", "answer"),
+    [
+        ("integer", "120", "5!"), ("integer", "91", "7*13"), ("decimal", r"\pi", r"2\pi/2"), ("decimal", r"2\sqrt3", r"\sqrt{5+7}"),
+        ({"type": "decimal", "absolute": "0.01"}, "12.04", r"\sqrt{145}"), ("quantity", "12 m", "5 m + 7 m"),
+        ("quantity", "12 km", "3*4 km"), ("quantity", "12 km", "3*4000 m"), ({"type": "set", "value_only": True}, "1, 12", "1, 5+7"),
+        ({"type": "tuple", "value_only": True}, "(1, 12)", "(1, 5+7)"), ({"type": "answer", "value_only": True}, "12", "5+7"),
+        ({"type": "json", "fields": {"n": "integer"}}, '{"n": 12}', '{"n": "5+7"}'),
+        ({"type": "table", "rows": "bag", "columns": {"n": "integer"}}, "[[12],[1]]", '[[1],["5+7"]]'),
+        ({"type": "integer", "extraction": "marked"}, "12", r"so \boxed{5+7}"),
+    ],
+)  # fmt: skip
+def test_work_that_is_left_undone_is_not_paid(declared: Any, gold: str, answer: str) -> None:
+    comparator = declared_comparator(declared)
+    assert comparator.judge(gold, gold).verdict == "passed"
+    assert comparator.judge(gold, answer).verdict == "failed"
 
 
 def test_partial_credit_is_the_share_of_the_weights() -> None:

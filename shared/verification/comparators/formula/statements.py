@@ -24,6 +24,7 @@ from shared.verification.comparators.formula.nodes import (
     NamedSet,
     Node,
     Number,
+    Power,
     Product,
     Ratio,
     Relation,
@@ -129,7 +130,7 @@ class StatementParser(FormulaParser):
         if sign:
             node = Product((Number(Fraction(-1)), formula(node)))
         if self.next.kind == "symbol" and self.next.text.startswith("scale:"):
-            node = Product((formula(node), Number(Fraction(self.take().text[6:]))))
+            node = Product((formula(node), _scale(self.take().text[6:])))
         if self.next.kind not in ("unit", "text", "word") and not before:
             return node
         unit = before + read_unit(self)
@@ -213,6 +214,13 @@ class StatementParser(FormulaParser):
         if any(len(row) != len(rows[0]) for row in rows):
             raise SyntaxFault("a matrix with rows of different lengths")
         return Matrix(tuple(rows))
+
+
+def _scale(digits: str) -> Node:
+    """What `million` stands for: a power of ten, or a dozen."""
+    if digits.strip("0") != "1":
+        return Number(Fraction(digits))
+    return Power(Number(Fraction(10)), Number(Fraction(len(digits) - 1)))
 
 
 def _terms(node: Node) -> int:
