@@ -20,6 +20,8 @@ class SandboxSettings(BaseModel):
     cgroups: Literal["auto", "v1", "v2", "none"] = "auto"
     """`none` and an `auto` that finds neither need `rlimits_only` in `allow_weaker`."""
     allow_weaker: tuple[Weakness, ...] = ()
+    """`rlimits_only`: CPU and memory of a run are counted by looks, 50 ms apart; a program that hides on purpose (memory in
+    sockets, children of a process that executed what it may not read) is not held to them. See docs/security.md."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Root file systems by name: a folder each, with `/bin/sh` in it; `default` is made from this machine."""
     python_packages: tuple[str, ...] = ("numpy", "pytest")

@@ -58,7 +58,8 @@ def test_kill_minus_nine_leaves_nothing_after_the_next_start() -> None:
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", HOLDER], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
     )
-    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    # Before it may stand what the start logs of another process's leftovers.
+    assert process.stdout is not None and b"held\n" in process.stdout
     owner = owner_name(process.pid)
     assert sleepers() == 8 and leftovers(owner)
     process.send_signal(signal.SIGKILL)

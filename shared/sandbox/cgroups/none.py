@@ -1,8 +1,9 @@
 """No control groups: rlimits of each process, and looks at the whole run from its process 1.
 
-Invariant: it is weaker, and taken only by name. Between two looks (50 ms) a run may pass its memory limit; CPU time of
-a process whose parent ignores its end may go uncounted. Process 1 of the run's pid namespace does the looking
-(`keeper/init.py`): it sees every process of the run and no other, so nothing is missed by changing session or name.
+Invariant: it is weaker, and taken only by name. Between two looks (50 ms) a run may pass its memory limit, and what lies in
+sockets and pipes is not seen. Process 1 of the run's pid namespace does the looking (`keeper/looks.py`): it sees every
+process of the run and no other, so nothing is missed by changing session or name. CPU time of children that nobody waits
+for is counted there (`keeper/task_clock.py`), and not for forked checks. docs/security.md says what that leaves open.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ def address_space_mb(limits: Limits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the processes of a run held at one moment, in bytes, and had used, in seconds. Shared pages count once."""
+    """What the processes of a run held at one moment, in bytes, and had used, in seconds. Shared pages count once.
+    `unmapped`: shared memory that need not be mapped (memfds, System V), where it is looked for."""
 
     anon: float
     shmem: float
     cpu: float
     threads: float
+    unmapped: float = 0.0
 
 
 class NoCgroups:
@@ -58,8 +61,8 @@ class NoGroup:
         return ()
 
     def take(self, look: Look, in_tmpfs: int) -> None:
-        """A page of a file in tmpfs that is mapped counts as shared memory and as file: the larger of both is taken."""
-        memory = int(look.anon + max(look.shmem, in_tmpfs))
+        """A page of a file in memory that is mapped counts as shared memory and as file: the larger of both is taken."""
+        memory = int(look.anon + max(look.shmem, in_tmpfs + look.unmapped))
         self._memory = max(self._memory, memory)
         self._over += memory > self._limits.memory_mb << 20
         self._threads = max(self._threads, int(look.threads))
