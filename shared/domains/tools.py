@@ -14,6 +14,7 @@ from shared.contracts.task import DomainRef
 from shared.errors import TemperError
 from shared.sandbox.sessions.session import Session
 
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """What a tool returns to end the attempt: `answer` is its final answer."""

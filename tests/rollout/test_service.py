@@ -171,7 +171,9 @@ def test_a_task_that_cannot_be_attempted_ends_as_faults(settings: Settings, weig
 
     made = asyncio.run(body())
     assert [m.stop_reason for m in made] == ["infrastructure"] * 2
-    assert all("not attempted after 3 deliveries" in m.fault and "did you mean 'python'" in m.fault for m in made)
+    assert all(
+        "not attempted after 3 deliveries" in m.fault and "did you mean 'python'" in m.fault for m in made
+    )
 
 
 @pytest.mark.parametrize("kind", ["bytes", "canary", "tensors"])
