@@ -1,7 +1,8 @@
 """One query on one hidden database, in a jail of its own.
 
 Invariant: the query can read tables and nothing else: no write, no other file, no pragma, no extension, one statement.
-Work is counted in steps of SQLite's virtual machine, so a budget is the same on every machine.
+Work is counted in steps of SQLite's virtual machine, so a budget is the same on every machine; no one step takes long,
+for texts and patterns are short and a format says no width of millions.
 
 Frame in: `T` (setup script, database image or None, query, steps, rows). Frame out: `F` (outcome, column names, rows, events).
 Outcomes: `rows`, `error` (the name of what SQLite raised), `denied`, `budget`, `too_many`, `setup`.
@@ -10,6 +11,7 @@ Outcomes: `rows`, `error` (the name of what SQLite raised), `denied`, `budget`, 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from typing import Any
 
@@ -20,7 +22,11 @@ START, FINISHED = b"T", b"F"
 MAX_RESULT = 2 << 20
 """Bytes of a result, which the other side decodes itself."""
 _STRIDE = 1000
-_MAX_TEXT = 1 << 20
+_MAX_TEXT = 1 << 18
+"""Bytes of a text, blob or row. `instr` of two texts of this size takes 0.05 s in one step; of 1 MiB, 0.7 s."""
+_MAX_PATTERN = 1000
+_WIDE = re.compile(r"%[^%A-Za-z]*(?:\*|[0-9]{5})")
+"""`printf('%.*c', 900000000, 'x')` is one step of 3 s. (SQLite 3.40)"""
 _READING = {
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE,
 }  # fmt: skip
@@ -78,16 +84,33 @@ def _answer(setup: str, image: bytes | None, query: str, steps: int, most: int) 
         if image:
             connection.deserialize(image)
         connection.executescript(setup)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:  # a lone surrogate is a `ValueError`
         return "setup", [], [], [type(error).__name__]
     watch = _Watch(steps)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MAX_PATTERN)
+    _narrow_formats(connection)
     connection.set_authorizer(watch.authorise)
     connection.set_progress_handler(watch.tick, _STRIDE)
     connection.text_factory = _Text  # a text need not be UTF-8
     names, rows, outcome = _rows(connection, query, watch, most)
     return outcome, names, rows, sorted(watch.events)
+
+
+def _narrow_formats(connection: sqlite3.Connection) -> None:
+    """`printf` and `format` as they are, but for a width by `*` or of over four digits, which is an error."""
+    own = sqlite3.connect(":memory:", isolation_level=None)
+    own.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
+
+    def formatted(*arguments: Any) -> Any:
+        pattern = arguments[0] if arguments else ""
+        if _WIDE.search(pattern.decode("latin-1") if isinstance(pattern, bytes) else str(pattern)):
+            raise ValueError("a width by `*`, or of over four digits")
+        return own.execute(f"select printf({','.join('?' * len(arguments))})", arguments).fetchone()[0]
+
+    for name in ("printf", "format"):
+        connection.create_function(name, -1, formatted, deterministic=True)
 
 
 def _rows(

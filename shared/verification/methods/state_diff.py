@@ -1,12 +1,15 @@
 """`state_diff`: what the policy left in its workspace, against the tree that should be there.
 
 Invariant: pure; every expected path is accounted for, and so is every other one unless it is declared free. A link
-stands for itself, never for what it points to.
+stands for itself, never for what it points to. What is wrong with the tree found is the policy's failure, what is wrong
+with the expected one a bad request.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,7 +24,7 @@ from shared.verification.detectors.wording import hedges
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import Request
 from shared.verification.methods.outputs import OutputComparator, same_output
-from shared.verification.methods.trees import Entry, matches
+from shared.verification.methods.trees import Entry, FoundEntry, matches, twice
 
 Content = Literal["exact", "lines", "tokens", "numbers", "json", "any"]
 
@@ -48,23 +51,27 @@ class StateDiff(Request):
     """`found`: the policy's tree; `original`: the tree it began with, for flags only."""
 
     expected: tuple[ExpectedEntry, ...] = Field(min_length=1)
-    found: tuple[Entry, ...]
+    found: tuple[FoundEntry, ...]
     original: tuple[Entry, ...] = ()
     options: StateOptions = StateOptions()
 
     @model_validator(mode="after")
     def _once_each(self) -> Self:
-        for what, entries in (("expected", self.expected), ("found", self.found)):
-            names = [entry.name for entry in entries]
-            twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 5000 else []
-            if twice or len(set(names)) < len(names):
-                raise ValueError(f"`{what}` names a path twice: {(twice or ['?'])[0]!r}")
+        name = twice(self.expected)
+        if name is not None:
+            raise ValueError(f"`expected` names a path twice: {name[:100]!a}")
         return self
 
 
 async def check(sandbox: Sandbox | None, request: StateDiff, limits: Limits) -> Judgement:
     """Raises `VerificationFault` for an expectation that cannot be read."""
     del sandbox, limits
+    unread = next((problem for entry in request.found if (problem := entry.problem())), None)
+    if unread is not None:
+        return Judgement.failed(unread)
+    name = twice(request.found)
+    if name is not None:
+        return Judgement.failed(f"{name[:100]!a} is there twice")
     found = {entry.name: entry for entry in request.found if not matches(entry.name, request.options.ignore)}
     problems = [_problem(entry, found.get(entry.name)) for entry in request.expected]
     wrong = [problem for problem in problems if problem]
@@ -147,22 +154,19 @@ def _typed(value: Any) -> Any:
     return [_typed(item) for item in value] if isinstance(value, list) else value
 
 
-def _extra(request: StateDiff, found: dict[str, Entry]) -> list[str]:
+def _extra(request: StateDiff, found: Mapping[str, Entry]) -> list[str]:
     if request.options.others == "allowed":
         return []
     expected = {entry.name for entry in request.expected}
+    leading = {str(folder) for name in expected for folder in PurePosixPath(name).parents}
     return [
         f"{name[:100]!a} should not be there"
         for name, entry in sorted(found.items())
-        if name not in expected and not (entry.kind == "folder" and _leads(name, expected))
+        if name not in expected and not (entry.kind == "folder" and name in leading)
     ]
 
 
-def _leads(folder: str, expected: set[str]) -> bool:
-    return any(name.startswith(f"{folder}/") for name in expected)
-
-
-def _flags(request: StateDiff, found: dict[str, Entry]) -> set[Flag]:
+def _flags(request: StateDiff, found: Mapping[str, Entry]) -> set[Flag]:
     before = {entry.name: entry.content() or b"" for entry in request.original}
     wanted = {entry.name for entry in request.expected}
     after = {name: entry.content() or b"" for name, entry in found.items() if name not in wanted}

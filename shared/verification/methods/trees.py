@@ -8,11 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import fnmatch
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MAX_DEPTH = 256
+"""Of a path: every folder above it is looked at, under every pattern."""
 Kind = Literal["file", "folder", "link", "other"]
 
 
@@ -39,16 +42,25 @@ class Entry(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        pure = PurePosixPath(self.path)
+        problem = self.problem()
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    def problem(self) -> str | None:
+        """Why it is no entry of a tree."""
+        pure, shown = PurePosixPath(self.path), ascii(self.path[:100])
         if not self.path or pure.is_absolute() or ".." in pure.parts or "\0" in self.path or not pure.parts:
-            raise ValueError(f"path {self.path!r} leaves the tree")
+            return f"path {shown} leaves the tree"
+        if len(pure.parts) > MAX_DEPTH:
+            return f"path {shown} is over {MAX_DEPTH} folders deep"
         if self.kind != "file" and (self.text is not None or self.base64 is not None):
-            raise ValueError(f"{self.path!r} is a {self.kind}: only a file has content")
+            return f"{shown} is a {self.kind}: only a file has content"
         try:
             self.content()
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"the content of {self.path!r} is no base64") from error
-        return self
+        except (binascii.Error, ValueError):
+            return f"the content of {shown} is no base64"
+        return None
 
     def content(self) -> bytes | None:
         """None where none is declared."""
@@ -65,8 +77,29 @@ class Entry(BaseModel):
         return str(PurePosixPath(self.path))
 
 
+class FoundEntry(Entry):
+    """One path of the policy's: its `problem` is for the check to see, and no reason to refuse the request."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        return self
+
+
+def twice(entries: Iterable[Entry]) -> str | None:
+    """The first name that stands there twice, in their order."""
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.name
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
     """Whether a path, or a folder above it, fits one of the shell patterns."""
+    if not patterns:
+        return False
     parts = PurePosixPath(path).parts
     above = ["/".join(parts[: count + 1]) for count in range(len(parts))]
     return any(fnmatch.fnmatchcase(part, pattern) for pattern in patterns for part in above)

@@ -139,10 +139,40 @@ def test_parts_of_a_tree_are_paid_unless_something_forbidden_is_there() -> None:
     assert judge("state_diff", {**free, "options": {"ignore": ["m*"]}}).verdict == "passed"
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../b", "", "a\0b"])
-def test_a_path_outside_the_tree_is_no_request(path: str) -> None:
-    with pytest.raises(ContractError, match="leaves the tree"):
-        DECLARED["state_diff"].read({"expected": TREE, "found": [{"path": path}]})
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../b", "", "a\0b", "d/" * 300 + "x"])
+def test_a_path_outside_the_tree_is_no_expectation_and_fails_where_it_is_found(path: str) -> None:
+    words = "deep" if path.startswith("d/") else "leaves the tree"
+    with pytest.raises(ContractError, match=words):
+        DECLARED["state_diff"].read({"expected": [{"path": path}], "found": []})
+    with pytest.raises(ContractError, match=words):
+        DECLARED["state_diff"].read({"expected": TREE, "found": [], "original": [{"path": path}]})
+    judged = judge("state_diff", {"expected": TREE, "found": [{"path": path}]})
+    assert judged.verdict == "failed" and words in judged.reason and judged.reason.isascii()
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ([{"path": "a", "text": "1\ud800"}], "'a' has other content"), ([{"path": "a", "base64": "?"}], "the content of 'a' is no base64"),
+        ([{"path": "a", "text": "1"}, {"path": "./a", "text": "1"}], "'a' is there twice"), ([{"path": "a", "kind": "folder", "text": ""}], "'a' is a folder: only a file has content"),
+        ([{"path": "a", "text": "1"}, {"path": "\ud800"}], "'\\ud800' should not be there"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_tree_found_is_a_failure(found: list[Any], reason: str) -> None:
+    expected = [{"path": "a", "text": "1"}]
+    judged = judge("state_diff", {"expected": expected, "found": found})
+    assert (judged.verdict, judged.reason) == ("failed", reason)
+    with pytest.raises(ContractError, match="twice"):
+        DECLARED["state_diff"].read({"expected": expected * 2, "found": []})
+
+
+def test_folders_that_lead_to_an_expected_path_are_allowed_and_no_others() -> None:
+    tree = [{"path": "a/b/c", "text": ""}]
+    folders = [{"path": "a", "kind": "folder"}, {"path": "a/b", "kind": "folder"}]
+    assert judge("state_diff", {"expected": tree, "found": [*tree, *folders]}).verdict == "passed"
+    for path in ("a/bb", "a/b/d", "b"):
+        judged = judge("state_diff", {"expected": tree, "found": [*tree, {"path": path, "kind": "folder"}]})
+        assert judged.reason == f"{path!r} should not be there"
 
 
 def test_an_expectation_that_is_no_json_is_ours() -> None:

@@ -427,7 +427,7 @@ def test_a_body_or_a_database_that_is_too_large(bench: Bench) -> None:
     assert bench.judge("geometry", body).reason == "the body has over 6 MiB"
     with pytest.raises(VerificationFault, match="cannot be sent"):
         bench.judge("sql_result", {"query": "select 1", "setup": "-" * (8 << 20), "expected": [[1]]})
-    wide = "select printf('%.900000c', 'x') from t"
+    wide = "select replace(hex(zeroblob(100000)), '0', 'x') from t, t as u, t as v"
     assert (
         bench.judge("sql_result", {"query": wide, "setup": SETUP, "expected": [[1]]}).reason
         == "the result has over 50000 rows, or too much data"

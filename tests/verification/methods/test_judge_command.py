@@ -128,7 +128,9 @@ def test_whatever_a_judge_raises_is_an_answer_to_its_line(
 def test_lone_surrogates_in_the_texts_of_a_program() -> None:
     program = r"import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"
     texts = ["\ud800", "\udcff", "a\ud800\udcffb"]
-    lines = [{"candidate": program, "cases": [{"stdin": text, "expected": text}]} for text in texts]
+    lines: list[Any] = [
+        {"candidate": program, "cases": [{"stdin": text, "expected": text}]} for text in texts
+    ]
     lines += [{"candidate": program, "cases": [{"expected": text}]} for text in texts]
     lines += [{"argv": ["cat", "x"], "files": {"x": text}, "cases": [{"expected": text}]} for text in texts]
     lines += [{"argv": ["echo", "\ud800"], "cases": [{"expected": "x"}]}]
