@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from shared.verification.detectors.flags import Flag
 from tests.verification.methods.bench import Bench, bench
 
 __all__ = ["bench"]
@@ -75,6 +76,56 @@ def test_a_solution_by_chance_is_not_paid(bench: Bench) -> None:
     record = {"files": {"work.py": flaky}, "hidden": HIDDEN, "named": NAMED[1:2]}
     verdicts = [bench.judge("pytest_suite", record).verdict for _ in range(4)]
     assert verdicts.count("passed") < 4
+
+
+DYNAMIC = {
+    "by type": "T = type('T', (), {'__e' + 'q__': lambda self, other: bool(other)})\ndef f(n):\n    return T()\n",
+    "in the call": "def f(n):\n    return type('T', (), {'__e' + 'q__': lambda self, other: other is not None})()\n",
+    "by setattr": "class T:\n    pass\ndef same(self, other):\n    return not not other\nsetattr(T, '__e' + 'q__', same)\ndef f(n):\n    return T()\n",
+    "by text": "exec('class T:\\n    def __e' + 'q__(self, other):\\n        return other > 0')\ndef f(n):\n    return T()\n",
+    "borrowed": "T = type('T', (int,), {'__e' + 'q__': int.__ge__})\ndef f(n):\n    return T(1000)\n",
+    "of a quiet metaclass": (
+        "class M(type):\n    def __subclasses__(cls): return []\n    __dict__ = {}\n"
+        "T = M('T', (), {'__e' + 'q__': lambda self, other: bool(other)})\ndef f(n):\n    return T()\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_equality_under_a_made_up_name_is_seen_when_it_runs(bench: Bench, name: str) -> None:
+    for named in (NAMED, NAMED[:1]):
+        record = {"files": {"work.py": DYNAMIC[name]}, "hidden": HIDDEN, "named": named}
+        judged = bench.judge("pytest_suite", record)
+        assert judged.verdict == "failed" and Flag.EQUALITY_PATCHED in judged.flags, judged
+
+
+WRITTEN = (
+    "import dataclasses, functools\n@dataclasses.dataclass\nclass A:\n    a: int = 0\n"
+    "def logged(function):\n    @functools.wraps(function)\n    def inner(*a):\n        return function(*a)\n    return inner\n"
+    "@functools.total_ordering\nclass B:\n    def __init__(self, b): self.b = b\n    @logged\n    def __eq__(self, other): return self.b == other.b\n"
+    "    def __lt__(self, other): return self.b < other.b\n"
+    "class C(B):\n    __eq__ = B.__eq__\nclass D(int):\n    __eq__ = int.__eq__\n    __hash__ = int.__hash__\n"
+    "def f(n):\n    assert A(1) == A(1) and B(2) == B(2) and C(2) >= C(1)\n    return D(n * n + 1)\n"
+)
+
+
+def test_equality_that_is_written_earns_nothing(bench: Bench) -> None:
+    record = {"files": {"work.py": WRITTEN}, "hidden": HIDDEN, "named": NAMED[:1]}
+    judged = bench.judge("pytest_suite", record)
+    assert (judged.verdict, judged.flags) == ("passed", ()), judged
+
+
+def test_what_is_said_of_a_wrong_solution_does_not_depend_on_the_order(bench: Bench) -> None:
+    """Contradictions of a test that fails may well pass: that is no forgery."""
+    wrong = {"work.py": "def f(n):\n    return n * n + 1 if n != 7 else 51\n"}
+    for named in (NAMED, NAMED[1:]):
+        record = {"files": wrong, "hidden": HIDDEN, "named": named}
+        judged, *others = [bench.judge("pytest_suite", record) for _ in range(4)]
+        assert all(other == judged for other in others), others
+        assert (judged.verdict, judged.flags) == ("failed", ())
+        assert judged.reason == "tests/test_f.py::test_two failed in its call"
+    judged = bench.judge("pytest_suite", {**record, "named": NAMED, "options": {"partial": True}})
+    assert (judged.verdict, judged.flags) == ("partial", ()), judged
 
 
 def test_the_control_is_what_caught_it(bench: Bench) -> None:

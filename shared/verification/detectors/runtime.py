@@ -28,6 +28,7 @@ _FLAGS = {
     "hedge": Flag.HEDGED_ANSWER,
     "foreign": Flag.FOREIGN_OBJECT,
     "stop": Flag.LOOP_CUT,
+    "equality": Flag.EQUALITY_PATCHED,
 }
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shared.verification.guest.channel import Channel, Closed
@@ -70,10 +71,15 @@ def _run(channel: Channel, job: Any) -> int:
     sys.path += [PLACE, os.path.join(PLACE, "src")]  # noqa: PTH118
     sys.argv[:] = ["pytest"]
     sys.dont_write_bytecode = True
-    recorder = _recorder(channel.send, token)
     own = frozenset(os.path.join(PLACE, path) for path in watched)  # noqa: PTH118
     tests = frozenset(os.path.join(PLACE, path) for path in hidden)  # noqa: PTH118
     watch(own.__contains__, lambda word: channel.send(NOTE, word.encode("ascii")), tests)
+
+    def look() -> None:
+        if patched_equality(own):
+            channel.send(NOTE, b"equality")
+
+    recorder = _recorder(channel.send, token, look)
     fixed = [
         "-c", "/dev/null", f"--rootdir={PLACE}", "--import-mode=append", "-p", "no:cacheprovider", "-p", "no:terminal",
         "--override-ini=addopts=", "--override-ini=xfail_strict=true", *(() if read_conftest else ("--noconftest",)),
@@ -83,7 +89,46 @@ def _run(channel: Channel, job: Any) -> int:
     return status
 
 
-def _recorder(send: Callable[[bytes, bytes], None], token: bytes) -> Any:
+def patched_equality(own: frozenset[str]) -> bool:
+    """Whether a class of the tested code got an `__eq__` that was not written as one: under another name (`setattr`,
+    `type(...)`) or from text. What decorators and data classes make is as good as written."""
+    return any(not _written(kind, own) for kind in _classes() if "__eq__" in _content(kind))
+
+
+def _classes() -> Iterator[type]:
+    """All there are, by `type`'s own word."""
+    seen: set[int] = set()
+    left: list[type] = [object]
+    while left:
+        kind = left.pop()
+        if id(kind) not in seen:
+            seen.add(id(kind))
+            left += type.__subclasses__(kind)
+            yield kind
+
+
+def _content(kind: type) -> Any:
+    """What `vars` gives, whatever its metaclass says of that."""
+    return type.__dict__["__dict__"].__get__(kind)
+
+
+def _written(kind: type, own: frozenset[str]) -> bool:
+    """Classes of others are not looked at: their functions lie elsewhere."""
+    equal: Any = _content(kind)["__eq__"]
+    if not isinstance(equal, types.FunctionType):
+        home = getattr(sys.modules.get(str(_content(kind).get("__module__"))), "__file__", None)
+        return equal is None or home not in own or getattr(equal, "__name__", "") == "__eq__"
+    inner: Any = equal
+    while isinstance(vars(inner).get("__wrapped__"), types.FunctionType):
+        inner = vars(inner)["__wrapped__"]
+    place = inner.__code__.co_filename
+    if place in own:
+        return bool(inner.__code__.co_name == "__eq__")
+    made_of_text = place == "<string>" and inner.__globals__.get("__file__") in own
+    return not made_of_text or "__dataclass_fields__" in _content(kind)
+
+
+def _recorder(send: Callable[[bytes, bytes], None], token: bytes, look: Callable[[], None]) -> Any:
     class Recorder:
         """Each phase of each test is told at once."""
 
@@ -95,5 +140,7 @@ def _recorder(send: Callable[[bytes, bytes], None], token: bytes) -> Any:
         def pytest_runtest_logreport(self, report: Any) -> None:
             told = (token, report.nodeid, report.when, report.outcome, hasattr(report, "wasxfail"))
             send(REPORT, Encoder().encode(told))
+            if report.when == "call":  # classes that were made in it are still there
+                look()
 
     return Recorder()

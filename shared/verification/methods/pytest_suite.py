@@ -2,15 +2,18 @@
 
 Tested code runs in the process of its tests; that is what such tests are. So no report from that process is believed
 alone. Invariant: a suite passes only if every named test passed in a process of its own by every signal (its report,
-its exit status, the number of tests), and every control that contradicts one of them failed. Hidden tests are copied
-in after the policy is done, and the runner's own files are put back (`repository`).
+its exit status, the number of tests), and every control that contradicts one of them failed. Tests and controls come
+in an order drawn for each check (`suite_plan`); what is said of honest code does not depend on it: the reason is that
+of the first named test that fails, and a control counts only beside a test that passes. Hidden tests are copied in
+after the policy is done, and the runner's own files are put back (`repository`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -39,6 +42,7 @@ from shared.verification.methods.base import (
 from shared.verification.methods.controls import controls, normal
 from shared.verification.methods.jails import guest
 from shared.verification.methods.repository import has_conftest, is_protected, restored_tree
+from shared.verification.methods.suite_plan import Planned, plan
 from shared.verification.methods.trees import Entry
 
 PACKAGES = ("pytest",)
@@ -50,8 +54,6 @@ _FILES, _START, _REPORT, _FINISHED, _NOTE = b"W", b"T", b"R", b"F", b"N"
 _PIECE = 1 << 20
 _MAX_REPORTS = 10_000
 _MAX_WORDS = 64
-_FEW = 2
-"""Named tests up to which each is run twice and controlled twice as often: one alone is easier to guess."""
 _PHASES = ("setup", "call", "teardown")
 
 
@@ -61,7 +63,9 @@ class SuiteOptions(BaseModel):
     controls: int = Field(default=3, ge=0, le=10)
     """Contradictions tried of each named test. A forger that passes a share p of what it runs, blindly, is paid with
     p (1 - p)^controls a test: at most 0.105 with three, so 1e-3 for three tests; with two tests or one, each is run
-    twice and has six: at most 0.011 for one."""
+    twice and has six: at most 0.011 for one. One that could remember other runs and takes the first it sees for the
+    real one is paid with 1 / (1 + controls) a test, a quarter for one alone: that nothing is left for it to remember is
+    the sandbox's doing, and this is what there is if that fails."""
     controlled_tests: int = Field(default=20, ge=0)
     """So many of the named tests, chosen by the request's digest, are controlled."""
     partial: bool = False
@@ -137,19 +141,22 @@ async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judge
     # Code that goes for the runner in a file that is put back can do nothing: it is flagged, and no more.
     acting = {Flag.TEST_RUNNER_PATCHED} & flags_of_changes(_kept(original), _kept(policy), hidden)
     suite = _Suite(sandbox, limits, packages, _Tree.of(original, policy, hidden))
+    partial = request.options.partial
+    found = await _run_all(suite, _planned(suite, request), to_the_end=partial)
     problems: list[str] = []
+    forged = False
     for test in request.named:
-        run = await suite.real(test)
-        flags |= run.flags
-        acting |= run.decisive
-        if run.problem:
-            problems.append(f"{test} {run.problem}")
-            if not request.options.partial:
+        runs = found.real.get(test) or [await suite.real(test)]
+        flags |= runs[0].flags
+        acting |= runs[0].decisive
+        problem = runs[0].problem or ("does not pass each time" if any(run.problem for run in runs) else "")
+        if problem:
+            problems.append(f"{test} {problem}")
+            if not partial:
                 break
-    if not problems or request.options.partial:
-        found, unsteady = await _controlled(suite, request)
-        acting |= found
-        problems += unsteady if not problems else []
+        forged |= test in found.contradicted and not problem
+    if forged and (partial or not problems):
+        acting.add(Flag.CONTROL_PASSED)
     return _verdict(request, problems, acting).flagged(flags | acting)
 
 
@@ -165,22 +172,45 @@ def _verdict(request: PytestSuite, problems: list[str], decisive: set[Flag]) -> 
     return Judgement.failed(problems[0])
 
 
-async def _controlled(suite: _Suite, request: PytestSuite) -> tuple[set[Flag], list[str]]:
-    """Whether any contradiction of a named test passes too; and tests that do not pass a second time."""
+@dataclass(slots=True)
+class _Found:
+    """What was seen: the runs of each test, and the tests of which a control passed."""
+
+    real: dict[str, list[_Run]] = field(default_factory=dict)
+    contradicted: set[str] = field(default_factory=set)
+
+
+def _planned(suite: _Suite, request: PytestSuite) -> list[Planned]:
+    """Which contradictions there are depends on the request alone, their order on this check."""
     options = request.options
-    seed = hashlib.sha256(
-        "\0".join((*request.named, *request.hidden.values())).encode("utf-8", "replace")
-    ).digest()
-    order = sorted(request.named, key=lambda test: hashlib.sha256(seed + test.encode()).digest())
-    count = options.controls * 2 if len(order) <= _FEW else options.controls
-    for test in order[: options.controlled_tests]:
-        for changed in controls(
-            suite.source(test), _names(test), count, seed + test.encode(), keep_ids=test.endswith("]")
-        ):
-            if not (await suite.control(test, changed)).problem:
-                return {Flag.CONTROL_PASSED}, []
-    again = order if len(order) <= _FEW and options.controls and not options.partial else []
-    return set(), [f"{test} does not pass each time" for test in again if (await suite.real(test)).problem]
+    text = "\0".join((*request.named, *request.hidden.values()))
+    seed = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+
+    def controls_of(test: str, count: int) -> list[str]:
+        its_seed = seed + test.encode("utf-8", "replace")
+        return controls(suite.source(test), _names(test), count, its_seed, keep_ids=test.endswith("]"))
+
+    return plan(
+        request.named, controls_of, controls=options.controls, controlled_tests=options.controlled_tests,
+        again=not options.partial, seed=seed, dice=random.SystemRandom(),
+    )  # fmt: skip
+
+
+async def _run_all(suite: _Suite, runs: Sequence[Planned], *, to_the_end: bool) -> _Found:
+    """In order; up to the first that goes wrong, where not to the end: nothing can be paid after that."""
+    found = _Found()
+    for one in runs:
+        if one.control is None:
+            run = await suite.real(one.test)
+            found.real.setdefault(one.test, []).append(run)
+            wrong = bool(run.problem)
+        else:
+            wrong = not (await suite.control(one.test, one.control)).problem
+            if wrong:
+                found.contradicted.add(one.test)
+        if wrong and not to_the_end:
+            break
+    return found
 
 
 def _names(test: str) -> tuple[str, ...]:
