@@ -23,6 +23,8 @@ class Flag(StrEnum):
     """It defines objects that equal anything, or replaces comparison itself."""
     FOREIGN_OBJECT = "foreign_object"
     """It returned an object of a class of its own, which is not plain data and was refused."""
+    ARGUMENT_MUTATED = "argument_mutated"
+    """It changed its arguments, and the test passed only since what it compared with was made of them afterwards."""
     CLOCK_PATCHED = "clock_patched"
     """It replaces or sets the clock."""
     TEST_RUNNER_PATCHED = "test_runner_patched"

@@ -131,13 +131,18 @@ class Encoder:
 class Decoder:
     """Bytes to one value. `resolve(way, number, kind)` gives the object for a handle.
 
-    `originals`: our own containers by number, which the other side may send back changed. `memo` afterwards: every
-    container that was read, by number.
+    `originals`: our own containers by number, which the other side may send back changed; with `apart` they stay as
+    they are, and what came is a container of its own. Afterwards, `memo`: every container that was read, by number;
+    `referred`: whether any original was.
     """
 
-    def __init__(self, resolve: Any = None, originals: list[Any] | None = None) -> None:
+    def __init__(
+        self, resolve: Any = None, originals: list[Any] | None = None, *, apart: bool = False
+    ) -> None:
         self._resolve = resolve
         self._originals = originals or []
+        self._apart = apart
+        self.referred = False
         self.memo: list[Any] = []
 
     def decode(self, data: bytes) -> Any:
@@ -172,8 +177,13 @@ class Decoder:
         tag = source.tag()
         if tag == b"P":
             target = self._originals[source.number()]
+            self.referred = True
             tag = source.tag()
-        if tag in _READERS and target is None:
+            if tag in _READERS:
+                raise Malformed("a value without parts in the place of a container")
+            if self._apart:
+                target = None
+        if tag in _READERS:
             return _READERS[tag](source)
         if tag == b"r":
             value = self.memo[source.number()]

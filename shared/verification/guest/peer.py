@@ -59,6 +59,10 @@ class Peer:
         self.raised: list[BaseException] = []
         """Exceptions that came from the other side."""
         self.calls = 0
+        self.mirrors = True
+        """Whether changes that the other side made to arguments are made here, too."""
+        self.changed = False
+        """Whether there were any."""
 
     # --- using the other side's objects ---
 
@@ -97,13 +101,24 @@ class Peer:
                 if kind == CALL:
                     self.answer(payload)
                 elif kind == REPLY:
-                    return Decoder(self._resolve, encoder.objects).decode(payload)[0]
+                    return self._taken(payload, encoder.objects, (arguments, keywords), body)
                 elif kind == RAISED:
                     raise self._exception(payload)
                 elif kind == LEFT:
                     raise Departed("the other side left")
                 else:
                     raise Refused(f"a frame of kind {kind!r} where a reply was due")
+
+    def _taken(self, payload: bytes, objects: list[Any], given: Any, body: bytes) -> Any:
+        """The result of a call. The arguments are looked at themselves: the other side's word is not taken for it."""
+        decoder = Decoder(self._resolve, objects, apart=not self.mirrors)
+        result = decoder.decode(payload)[0]
+        if decoder.referred and self.mirrors and not self.changed:
+            try:
+                self.changed = Encoder(self._handle).encode(given) != body
+            except (Foreign, TooLarge):
+                self.changed = True
+        return result
 
     def _pieces(self, number: int) -> Iterator[Any]:
         size, taken = 1, 0

@@ -3,8 +3,9 @@
 Invariant: it says `finished` only after `check` has returned; and every object in it was made here or by the codec.
 The policy's code is never in this process.
 
-Frames in: `T` (nonce, sources, name of the check, name of the candidate, further arguments). Frames out: calls, and one `F` (nonce, outcome, line,
-kind) at the end. Outcomes: `passed`, `assertion`, `raised` (by the candidate, through the test), `broke` (the test
+Frames in: `T` (nonce, sources, name of the check, name of the candidate, further arguments, whether the candidate's
+changes of its arguments are made here). Frames out: calls, and one `F` (nonce, calls, whether arguments were changed,
+outcome, line, kind) at the end. Outcomes: `passed`, `assertion`, `raised` (by the candidate, through the test), `broke` (the test
 could not go on with what it got), `departed`, `refused`, `malformed`, `test_error` (the test itself is wrong).
 """
 
@@ -33,10 +34,11 @@ def main() -> None:
     try:
         kind, payload = channel.receive()
         if kind == START:
-            nonce, sources, function, entry, arguments = Decoder().decode(payload)
+            nonce, sources, function, entry, arguments, mirrors = Decoder().decode(payload)
             peer = Peer(channel)
+            peer.mirrors = mirrors
             outcome = _outcome(peer, sources, (function, entry), arguments)
-            channel.send(FINISHED, Encoder().encode((nonce, peer.calls, *outcome)))
+            channel.send(FINISHED, Encoder().encode((nonce, peer.calls, peer.changed, *outcome)))
             channel.receive()
     except Closed:
         pass

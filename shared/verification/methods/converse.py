@@ -37,7 +37,7 @@ _START, _FINISHED = b"T", b"F"
 _TESTER_GRACE_S = 5.0
 _BUSY = 0.8
 """Share of its turns' time that a tester computed, from which it is held to have worked and not to have waited for a
-processor: on a machine too busy to grant that, its CPU limit ends it later."""
+processor. On a machine too busy to grant that, it is once it has computed for as long as the whole check may take."""
 _LOOK_S = 0.1
 _PARTING_S = 10.0
 """A candidate answers a farewell at once; so long only on a machine that is far too busy."""
@@ -46,21 +46,25 @@ _MAX_NOTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the tester runs: `sources` (place, text) in order, then `function(candidate, *arguments)`."""
+    """What the tester runs: `sources` (place, text) in order, then `function(candidate, *arguments)`. `mirrors`: whether
+    changes that the candidate makes to arguments are made there, as if it had been called at home."""
 
     sources: Sequence[tuple[str, str]]
     function: str
     arguments: tuple[Any, ...] = ()
+    mirrors: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the tester said at its end: `outcome` as `shared.verification.guest.tester` lists them."""
+    """What the tester said at its end: `outcome` as `shared.verification.guest.tester` lists them; `changed`: whether a
+    call changed its arguments there."""
 
     outcome: str
     line: int
     told: str
     calls: int
+    changed: bool = False
 
 
 @dataclass(slots=True)
@@ -129,7 +133,8 @@ class _Relay:
         await self._tester.kill()
 
     def _worked(self, cpu_s: float) -> bool:
-        return cpu_s >= _BUSY * (time.monotonic() - self._started - self._talk.candidate_s)
+        turns_s = time.monotonic() - self._started - self._talk.candidate_s
+        return cpu_s >= min(_BUSY * turns_s, self._limits.wall_s)
 
     async def _turns(self, source: str, entry: str, script: Script) -> Finished | Judgement:
         await self._candidate.send(_LOAD + Encoder().encode((source, entry)))
@@ -167,7 +172,7 @@ class _Relay:
 
     async def _start(self, script: Script, entry: str) -> None:
         sources = [tuple(item) for item in script.sources]
-        start = (self._nonce, sources, script.function, entry, script.arguments)
+        start = (self._nonce, sources, script.function, entry, script.arguments, script.mirrors)
         try:
             frame = _START + Encoder().encode(start)
         except (TooLarge, Foreign) as error:
@@ -211,12 +216,12 @@ class _Relay:
 
     def _finished(self, payload: bytes) -> Finished:
         try:
-            nonce, calls, outcome, line, told = Decoder().decode(payload)
+            nonce, calls, changed, outcome, line, told = Decoder().decode(payload)
         except (Malformed, ValueError, TypeError) as error:
             raise SandboxFault("a tester ended with a report that nobody can read") from error
         if nonce != self._nonce:
             raise SandboxFault("a tester ended with a report that is not of this check")
-        return Finished(str(outcome), int(line), str(told), int(calls))
+        return Finished(str(outcome), int(line), str(told), int(calls), bool(changed))
 
     def _tester_gave_up(self, kind: bytes) -> Judgement:
         """A callback of the test gave what may not travel, or left: the test is not made for this."""

@@ -7,6 +7,8 @@ plain data. A pass means that `check(candidate)` returned there, after it had ca
 from __future__ import annotations
 
 import ast
+import asyncio
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -17,8 +19,15 @@ from shared.verification.detectors.known import examples_in_test
 from shared.verification.detectors.source import flags_of_source, parsed
 from shared.verification.guest.tester import PLACE
 from shared.verification.judgement import Judgement
-from shared.verification.methods.base import Request, VisibleExample, examples, too_long
+from shared.verification.methods.base import (
+    MAX_SOURCE_CHARS,
+    Request,
+    VisibleExample,
+    examples,
+    too_long,
+)
 from shared.verification.methods.converse import Finished, Script, converse
+from shared.verification.methods.in_place import without_states
 
 FUNCTION = "check"
 MAX_TEST_CHARS = 6_000_000
@@ -29,6 +38,11 @@ class PythonFunctionTests(Request):
     """`test` defines `check(candidate)` in plain asserts; the candidate is also known there by its own name.
 
     `prelude`: trusted source that the test needs, such as helpers of the task's statement; never the policy's.
+
+    Changes that the candidate makes to its arguments are seen by the test. Where there were any, the test must also
+    pass with its arguments left alone, but for what it asserts of them (`in_place.without_states`): or emptying a list
+    would make `candidate(items) == sum(items)` true. `in_place`: the task is to change arguments and to return
+    something that depends on earlier changes, such as a stack's size; then that is not asked for.
     """
 
     candidate: str
@@ -36,6 +50,7 @@ class PythonFunctionTests(Request):
     test: str = Field(min_length=1)
     prelude: str = ""
     visible: tuple[VisibleExample, ...] = ()
+    in_place: bool = False
 
 
 async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) -> Judgement:
@@ -49,7 +64,27 @@ async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) 
     script = Script([*sources, (PLACE, request.test)], FUNCTION)
     end, flags = await converse(sandbox, request.candidate, request.entry_point, script, limits)
     judged = end if isinstance(end, Judgement) else judge(end)
+    if isinstance(end, Finished) and end.changed and judged.verdict == "passed" and not request.in_place:
+        judged, more = await _left_alone(sandbox, request, script, limits)
+        flags |= more
     return judged.flagged({*seen, *flags})
+
+
+async def _left_alone(
+    sandbox: Sandbox, request: PythonFunctionTests, script: Script, limits: Limits
+) -> tuple[Judgement, frozenset[Flag]]:
+    """The verdict on a candidate that changed its arguments and passed."""
+    kept = await asyncio.to_thread(without_states, request.test, (request.entry_point,), MAX_SOURCE_CHARS)
+    again = replace(script, sources=[*script.sources[:-1], (PLACE, kept)], mirrors=False)
+    end, flags = await converse(sandbox, request.candidate, request.entry_point, again, limits)
+    if isinstance(end, Finished) and end.outcome == "passed":
+        return Judgement.passed(), flags
+    if (
+        isinstance(end, Finished) and end.outcome == "test_error"
+    ):  # what was left out is missed: nobody can tell
+        return Judgement.passed().flagged([Flag.ARGUMENT_MUTATED]), flags
+    judged = Judgement.failed("the test passes only on arguments that the candidate has changed")
+    return judged.flagged([Flag.ARGUMENT_MUTATED]), flags
 
 
 def judge(end: Finished) -> Judgement:
