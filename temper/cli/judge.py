@@ -31,10 +31,31 @@ def judge(
 ) -> None:
     """Judge attempts: JSON lines in, JSON lines out, in the same order.
 
-    For `answer` a line is {"gold", "answer", "type"?} and gives {"equal", "verdict", "reason"}. For
-    `python_function_tests` it is {"candidate", "entry_point", "test"}, where `test` defines check(candidate) in plain
-    asserts; it gives {"verdict", "reward", "reason", "flags"}, as the other methods do. `limits` in the options, or in
-    a line, are those of a jail (wall_s, cpu_s, memory_mb, processes, …). A line's `id` is given back.
+    What a line holds, by method; docs/judging.md says more, with an example of each:
+
+    answer: gold, answer, type?
+
+    python_function_tests: candidate, entry_point, test (it defines check(candidate) in plain asserts), prelude?,
+    visible?, in_place?
+
+    program_tests: candidate or argv and files; cases [{stdin, expected, arguments?, comparator?}], visible?, options?
+
+    pytest_suite: files, hidden, named, original?, binary?, visible?, options?
+
+    property_check: candidate and entry_point, or output; inputs; property or source; visible?
+
+    sql_result: query, setup or database, expected or reference, expected_columns?, options?
+
+    geometry: format, text or base64, expected, keep_out?, partial?
+
+    state_diff: expected, found, original?, options?
+
+    replay: simulator, state, actions, options?
+
+    Every line gives {"verdict", "reward", "reason", "flags"}; for `answer` {"equal", "verdict", "reason"}. passed,
+    failed and partial are the attempt's own; unverifiable and infrastructure are our faults and carry no reward.
+    `limits` in the options, or in a line, are those of a jail (wall_s, cpu_s, memory_mb, processes, …). A line's `id`
+    and `task_id` are given back; other keys that no field has are ignored, and named once on stderr.
     """
     import sys
 
@@ -46,9 +67,9 @@ def judge(
     lines = sys.stdin.buffer
     if method == "answer":
         from shared.verification.comparators.judging import AnswerMethod
-        from temper.cli.judging import judge_in_order
+        from temper.cli.judging import Keys, judge_in_order
 
-        errors = judge_in_order(AnswerMethod(given).judge, lines)
+        errors = judge_in_order(AnswerMethod(given).judge, lines, Keys(method, ("gold", "answer", "type")))
     else:
         from temper.cli.judging import judge_lines
         from temper.cli.logs import logs_on_stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import json
 import os
 import sys
@@ -26,6 +27,8 @@ from shared.verification.methods.registry import Method, method, packages
 
 Verdict = dict[str, Any]
 _PROGRESS_S = 5.0
+_MAX_KEYS = 20
+"""Unknown keys that are spoken of; a data set with more of them is known to have its own."""
 _ECHOED = ("id", "task_id")
 """Keys that a line may carry to be found again; they are given back."""
 
@@ -38,29 +41,30 @@ def judge_lines(
     given = dict(options)
     limits = _limits(given.pop("limits", {}))
     chosen.read_defaults(given)
+    keys = Keys(name, (*chosen.request.model_fields, "limits"))
 
     async def work() -> int:
         if not chosen.jailed:
-            return await _all(lines, lambda record: _judged(chosen, None, record, given, limits), 1)
+            return await _all(lines, lambda record: _judged(chosen, None, record, given, limits), 1, keys)
         needed = packages([name])
         settings = sandbox.model_copy(
             update={"python_packages": tuple(dict.fromkeys((*sandbox.python_packages, *needed)))}
         )
         async with Sandbox(settings) as box:
             return await _all(
-                lines, lambda record: _judged(chosen, box, record, given, limits), os.cpu_count() or 1
+                lines, lambda record: _judged(chosen, box, record, given, limits), os.cpu_count() or 1, keys
             )
 
     return asyncio.run(work())
 
 
-def judge_in_order(judge: Callable[[Mapping[str, Any]], Verdict], lines: Iterable[bytes]) -> int:
+def judge_in_order(judge: Callable[[Mapping[str, Any]], Verdict], lines: Iterable[bytes], keys: Keys) -> int:
     """As `judge_lines`, for a judge that needs no sandbox."""
 
     async def one(record: dict[str, Any]) -> Verdict:
         return judge(record)
 
-    return asyncio.run(_all(lines, one, 1))
+    return asyncio.run(_all(lines, one, 1, keys))
 
 
 async def _judged(
@@ -85,7 +89,7 @@ def as_verdict(judged: Judgement) -> Verdict:
 
 
 async def _all(
-    lines: Iterable[bytes], judge: Callable[[dict[str, Any]], Awaitable[Verdict]], at_once: int
+    lines: Iterable[bytes], judge: Callable[[dict[str, Any]], Awaitable[Verdict]], at_once: int, keys: Keys
 ) -> int:
     """Up to `at_once` lines in work; the oldest is written first, so the order is that of the input."""
     waiting: deque[asyncio.Future[Verdict]] = deque()
@@ -93,7 +97,7 @@ async def _all(
     try:
         with contextlib.redirect_stdout(sys.stderr):
             async for number, line in _numbered(lines):
-                waiting.append(asyncio.ensure_future(_line(number, line, judge)))
+                waiting.append(asyncio.ensure_future(_line(number, line, judge, keys)))
                 if len(waiting) >= at_once:
                     progress.told(await waiting.popleft())
             while waiting:
@@ -105,7 +109,9 @@ async def _all(
     return progress.errors
 
 
-async def _line(number: int, line: bytes, judge: Callable[[dict[str, Any]], Awaitable[Verdict]]) -> Verdict:
+async def _line(
+    number: int, line: bytes, judge: Callable[[dict[str, Any]], Awaitable[Verdict]], keys: Keys
+) -> Verdict:
     echoed: Verdict = {}
     try:
         try:
@@ -115,6 +121,7 @@ async def _line(number: int, line: bytes, judge: Callable[[dict[str, Any]], Awai
         if not isinstance(record, dict):
             raise ContractError("it is no JSON object")
         echoed = {key: record[key] for key in _ECHOED if key in record}
+        keys.told(number, record)
         return {**echoed, **await judge(record)}
     except TemperError as error:
         return {**echoed, "error": f"line {number}: {' '.join(str(error).split())}"}
@@ -141,6 +148,28 @@ async def _numbered(lines: Iterable[bytes]) -> AsyncIterator[tuple[int, bytes]]:
 
 def _next(source: Iterator[tuple[int, bytes]]) -> tuple[int, bytes] | None:
     return next(source, None)
+
+
+class Keys:
+    """Keys of lines that no field has: ignored, since a data set has its own, and said once each on stderr, since
+    `schema` for `setup` would judge every attempt on an empty database."""
+
+    def __init__(self, method: str, fields: Iterable[str]) -> None:
+        self._method = method
+        self._known = (*fields, *_ECHOED)
+        self._seen: set[str] = set()
+
+    def told(self, number: int, record: Mapping[str, Any]) -> None:
+        for key in record:
+            if key in self._known or key in self._seen or len(self._seen) >= _MAX_KEYS:
+                continue
+            self._seen.add(key)
+            near = difflib.get_close_matches(key, self._known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._known)}"
+            print(
+                f"temper: line {number}: key {key[:80]!a} is no field of method {self._method!r}, and ignored; {hint}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
 
 
 class _Progress:

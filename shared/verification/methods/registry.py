@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError, ContractError
 from shared.sandbox.limits import Limits
@@ -27,6 +28,8 @@ from shared.verification.methods import (
     state_diff,
 )
 
+_NAMED = 8
+"""Missing fields that a message names."""
 Check = Callable[[Sandbox, Any, Limits], Awaitable[Judgement]]
 
 
@@ -114,8 +117,20 @@ def split_options(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _in_words(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    words = first["msg"].removeprefix("Value error, ")
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{place}: {words}{more}" if place else f"{words}{more}"
+    """Every field that is missing, and the first of what else is wrong."""
+    found = error.errors(include_url=False)
+    missing = [_place(one) for one in found if one["type"] == "missing"]
+    others = [one for one in found if one["type"] != "missing"]
+    parts = []
+    if missing:
+        named = missing[:_NAMED]
+        parts.append(", ".join(named) + (": it is missing" if len(named) == 1 else ": these are missing"))
+    if others:
+        words = others[0]["msg"].removeprefix("Value error, ")
+        parts.append(f"{_place(others[0])}: {words}" if others[0]["loc"] else words)
+    left = len(missing[_NAMED:]) + len(others[1:])
+    return "; ".join(parts) + (f" (and {left} more)" if left else "")
+
+
+def _place(one: ErrorDetails) -> str:
+    return ".".join(map(str, one["loc"]))

@@ -8,13 +8,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from shared.contracts.reward import Verdict
+from shared.sandbox.limits import Limits
+from shared.verification.comparators.declared import TYPES
 from shared.verification.methods.registry import DECLARED
 from temper.cli.judge import NAMES
-from temper.cli.judging import judge_in_order
+from temper.cli.judge import judge as command
+from temper.cli.judging import Keys, judge_in_order
 
 
 def judge(*arguments: str, lines: list[Any]) -> tuple[int, list[Any], str]:
@@ -76,6 +80,55 @@ def test_options_by_text_and_by_file(tmp_path: Path) -> None:
         assert code == 0 and found[0]["verdict"] == "partial" and found[0]["reward"] == 0.5
 
 
+def test_an_unknown_key_is_named_once_with_the_nearest_field() -> None:
+    line = {"id": 1, "simulator": "gridworld", "state": {"map": ["@G"]}, "actions": ["r"], "limits": {}}
+    code, found, told = judge(
+        "--method", "replay", lines=[{**line, "action": []}, {**line, "action": [], "\u202e": 1}]
+    )
+    assert code == 0 and [verdict["verdict"] for verdict in found] == ["passed", "passed"]
+    assert told.splitlines() == [
+        "temper: line 1: key 'action' is no field of method 'replay', and ignored; did you mean 'actions'?",
+        "temper: line 2: key '\\u202e' is no field of method 'replay', and ignored; known: simulator, state, actions, "
+        "options, limits, id, task_id",
+    ]
+    many = [{**line, f"{number} of many": 1} for number in range(100)]
+    assert len(judge("--method", "replay", lines=many)[2].splitlines()) == 20
+    told = judge("--method", "answer", lines=[{"gold": "1", "answer": "1", "absolute": 1}])[2]
+    assert "key 'absolute' is no field of method 'answer'" in told
+
+
+def test_every_missing_field_is_named() -> None:
+    found = judge("--method", "replay", lines=[{"options": {"max_actions": "x", "illegal": "no"}}])[1]
+    assert "simulator, state, actions: these are missing; options.max_actions: " in found[0]["error"]
+    assert found[0]["error"].endswith("(and 1 more)")
+
+
+def test_help_and_the_page_name_every_field_and_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "judging.md").read_text()
+    assert command.__doc__
+    for name, method in DECLARED.items():
+        section = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
+        paragraph = command.__doc__.split(f"\n    {name}: ")[1].split("\n\n")[0]
+        options = method.request.model_fields.get("options")
+        names = options.annotation.model_fields if options is not None else ()  # type: ignore[union-attr]
+        for field in method.request.model_fields:
+            assert f"`{field}`" in section and field in paragraph, (name, field)
+        assert not [option for option in names if f"`{option}`" not in section]
+    for kind in TYPES:
+        assert f"`{kind}`" in page.split("\n### answer\n")[1].split("\n### ")[0], kind
+    assert not [verdict for verdict in get_args(Verdict) if f"`{verdict}`" not in page]
+    assert not [limit for limit in Limits.__dataclass_fields__ if f"`{limit}`" not in page]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_the_page_passes(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "judging.md").read_text()
+    section = page.split(f"\n### {name}\n")[1].split("\n### ")[0]
+    code, found, told = judge("--method", name, lines=[section.split("```json\n")[1].split("\n```")[0]])
+    assert (code, [line["verdict"] for line in found], told) == (0, ["passed"], "")
+
+
 def test_answers() -> None:
     code, found, _ = judge(
         "--method",
@@ -118,7 +171,7 @@ def test_whatever_a_judge_raises_is_an_answer_to_its_line(
             raise fault
         return {"verdict": "passed"}
 
-    assert judge_in_order(one, [b'{"id": 0}', b'{"id": 1}', b'{"id": 2}']) == 1
+    assert judge_in_order(one, [b'{"id": 0}', b'{"id": 1}', b'{"id": 2}'], Keys("x", ())) == 1
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["id"] for line in found] == [0, 1, 2]
     assert f"line 2: a fault that nobody foresaw: {type(fault).__name__}" in found[1]["error"]
