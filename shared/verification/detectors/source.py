@@ -24,12 +24,12 @@ _MAX_NESTED = 3
 
 
 def flags_of_source(
-    source: str, *, entry_point: str = "", known: Sequence[Sequence[Example]] = (), nested: int = 0
+    source: str, *, known: Sequence[Sequence[Example]] = (), nested: int = 0
 ) -> frozenset[Flag]:
     """Every flag that the text of a program earns.
 
-    `entry_point`: the function that will be called; `known`: lists of inputs with their outputs (those that the policy
-    could have seen, those that the tests use), each looked for by itself.
+    `known`: lists of inputs with their outputs (those that the policy could have seen, those that the tests use), each
+    looked for by itself.
     """
     tree = parsed(source)
     if tree is None:
@@ -41,15 +41,21 @@ def flags_of_source(
         found |= _of_node(node, names, prose, nested)
     if any(embeds_answers(tree, one) for one in known):
         found.add(Flag.KNOWN_ANSWERS_EMBEDDED)
-    if entry_point and looks_at_no_input(tree, entry_point):
-        found.add(Flag.KNOWN_ANSWERS_EMBEDDED)
     return frozenset(found)
+
+
+def flags_of_constant(source: str, entry_point: str) -> frozenset[Flag]:
+    """Of a function that failed: whether it answers a constant. Where that is right, it is a solution."""
+    tree = parsed(source)
+    constant = tree is not None and looks_at_no_input(tree, entry_point)
+    return frozenset({Flag.KNOWN_ANSWERS_EMBEDDED} if constant else ())
 
 
 def parsed(source: str, most: int = MAX_SOURCE_CHARS) -> ast.Module | None:
     """The tree, or None where there is none to be had, or the source has over `most` characters."""
     if len(source) > most:
         return None
+    source = source.removeprefix("\ufeff")  # as Python does with a file
     for _ in range(_TRIES):
         try:
             with warnings.catch_warnings():

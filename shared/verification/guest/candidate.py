@@ -57,7 +57,7 @@ def _serve(channel: Channel) -> None:
 def _loaded(peer: Peer, channel: Channel, note: Any, source: str, entry: str) -> Any:
     """The entry point, or None once the reason is told."""
     try:
-        code = compile(source, PLACE, "exec", dont_inherit=True, optimize=0)
+        code = compile(source.removeprefix("\ufeff"), PLACE, "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         channel.send(UNREADABLE, type(error).__name__.encode())
         return None

@@ -55,7 +55,8 @@ def _outcome(peer: Peer, sources: Any, names: tuple[str, str], arguments: Any) -
         sys.modules["hidden_test"] = module
         for place, source in sources:
             module.__dict__[entry] = candidate  # tests may call it by its own name, unless they define that
-            exec(compile(source, place, "exec", dont_inherit=True, optimize=0), module.__dict__)
+            text = source.removeprefix("\ufeff")
+            exec(compile(text, place, "exec", dont_inherit=True, optimize=0), module.__dict__)
         check = module.__dict__.get(function)
         if not callable(check):
             return "test_error", 0, f"defines no {function}"

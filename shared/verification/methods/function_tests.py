@@ -16,7 +16,7 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.known import examples_in_test
-from shared.verification.detectors.source import flags_of_source, parsed
+from shared.verification.detectors.source import flags_of_constant, flags_of_source, parsed
 from shared.verification.guest.tester import PLACE
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import (
@@ -59,7 +59,7 @@ async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) 
     if refused is not None:
         return refused
     known = (examples(request.visible), examples_in_test(request.test, "candidate", request.entry_point))
-    seen = flags_of_source(request.candidate, entry_point=request.entry_point, known=known)
+    seen = flags_of_source(request.candidate, known=known)
     sources = [("<prelude>", request.prelude)] if request.prelude else []
     script = Script([*sources, (PLACE, request.test)], FUNCTION)
     end, flags = await converse(sandbox, request.candidate, request.entry_point, script, limits)
@@ -67,6 +67,8 @@ async def check(sandbox: Sandbox, request: PythonFunctionTests, limits: Limits) 
     if isinstance(end, Finished) and end.changed and judged.verdict == "passed" and not request.in_place:
         judged, more = await _left_alone(sandbox, request, script, limits)
         flags |= more
+    if judged.verdict != "passed":
+        flags |= flags_of_constant(request.candidate, request.entry_point)
     return judged.flagged({*seen, *flags})
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
-from shared.verification.detectors.source import flags_of_source, parsed
+from shared.verification.detectors.source import flags_of_constant, flags_of_source, parsed
 from shared.verification.detectors.wording import hedges
 from shared.verification.guest import properties
 from shared.verification.guest.tester import PLACE
@@ -68,12 +68,12 @@ async def check(sandbox: Sandbox, request: PropertyCheck, limits: Limits) -> Jud
         judged = end if isinstance(end, Judgement) else _judged(end)
         hedged = isinstance(request.output, str) and hedges(request.output)
         return judged.flagged([Flag.HEDGED_ANSWER] if hedged else [])
-    seen = flags_of_source(
-        request.candidate, entry_point=request.entry_point, known=[examples(request.visible)]
-    )
+    seen = flags_of_source(request.candidate, known=[examples(request.visible)])
     script = Script(sources, "judge_all", (name, [list(item) for item in request.inputs]))
     found, flags = await converse(sandbox, request.candidate, request.entry_point, script, limits)
     judged = found if isinstance(found, Judgement) else _judged(found)
+    if judged.verdict != "passed":
+        flags |= flags_of_constant(request.candidate, request.entry_point)
     return judged.flagged({*seen, *flags})
 
 

@@ -172,6 +172,21 @@ def test_a_test_that_never_ends_by_itself_is_nobodys_failure(bench: Bench) -> No
     assert (found.verdict, found.reward) == ("unverifiable", None), found
 
 
+def test_a_mark_of_byte_order_is_no_part_of_a_program(bench: Bench) -> None:
+    found = judged(bench, "\ufeffdef f(n):\n    return n * n\n", "\ufeff" + SQUARE)
+    assert found == Judgement.passed(), found
+
+
+def test_a_constant_is_an_embedded_answer_only_where_it_is_wrong(bench: Bench) -> None:
+    constant = "def f(n):\n    return True\n"
+    assert judged(bench, constant, "def check(c):\n    assert c(2) is True\n") == Judgement.passed()
+    assert judged(bench, constant).flags == (Flag.KNOWN_ANSWERS_EMBEDDED,)
+    holds = "def holds(i, o):\n    return o is {}\n"
+    for right, flags in ((True, ()), (False, (Flag.KNOWN_ANSWERS_EMBEDDED,))):
+        record = {"candidate": constant, "entry_point": "f", "inputs": [[1]], "source": holds.format(right)}
+        assert bench.judge("property_check", record).flags == flags
+
+
 def test_a_function_called_check_is_no_problem(bench: Bench) -> None:
     record = {"candidate": "def check(n):\n    return n * n\n", "entry_point": "check", "test": SQUARE}
     assert bench.judge("python_function_tests", record).verdict == "passed"

@@ -276,6 +276,12 @@ def test_bodies_that_are_none(bench: Bench, form: str, text: str, reason: str) -
     assert (judged.verdict, judged.reason) == ("failed", reason), judged
 
 
+def test_a_point_that_is_no_number_is_a_mistake_and_no_forgery(bench: Bench) -> None:
+    record = {"format": "obj", "text": "v nan 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n", "expected": {"genus": 0}}
+    judged = bench.judge("geometry", record)
+    assert (judged.verdict, judged.flags) == ("failed", ()), judged
+
+
 def test_a_gap_to_a_body_that_must_be_kept_out_of(bench: Bench) -> None:
     record = {"format": "csg", "text": json.dumps(CUBE), "keep_out": {"translate": [12, 0, 0], "of": CUBE}}
     assert bench.judge("geometry", {**record, "expected": {"keep_out_gap": 2.0}}).verdict == "passed"
