@@ -30,6 +30,10 @@ EMPTYING = {
     "in a helper": ("def f(l): l.clear(); return 0", "def same(l):\n    r = c(l)\n    return r == sum(l)\nassert same([1, 2])"),
     "in a helper that asserts": ("def f(l): l.clear(); return 0", "def same(g, l):\n    r = g(l)\n    assert r == sum(l)\nsame(c, [1, 2])"),
     "by a table": ("def f(l): l.clear(); return 0", "got = []\nrows = [[1], [2, 3]]\nfor row in rows:\n    got.append(c(row))\nfor one, row in zip(got, rows):\n    assert one == sum(row)"),
+    "of an array": ("def f(a): a *= 0; return 0", "import numpy\na = numpy.ones(3)\nassert c(a) == a.sum()"),
+    "of a queue": ("def f(q): q.clear(); return 0", "from collections import deque\nq = deque([1, 2])\nassert c(q) == len(q)"),
+    "of a default": ("def f(*, d): d.clear(); return 0", "import collections\nd = collections.defaultdict(int, a=2)\nassert c(d=d) == sum(d.values())"),
+    "in an unnamed function": ("def f(l): l.clear(); return 0", "same = lambda l: c(l) == sum(l)\nassert same([1, 2])"),
     "by raising": ("def f(l):\n    if not l: return 0\n    l.clear()\n    return 0", "l = [3]\nif c(l) != sum(l):\n    raise ValueError\nassert 1"),
 }  # fmt: skip
 
