@@ -17,10 +17,10 @@ from shared.verification.comparators.base import Comparator, Comparison, unevalu
 from shared.verification.comparators.formula import numeric
 from shared.verification.comparators.formula.comparing import Pairing
 from shared.verification.comparators.formula.deciding import Decider, Resort
-from shared.verification.comparators.formula.evaluated import is_value, scalars
+from shared.verification.comparators.formula.evaluated import is_value
 from shared.verification.comparators.formula.interpret import Interpreter
 from shared.verification.comparators.formula.limits import COMPARE_WORK, MAX_CHARS, READ_WORK, TooMuch, Work
-from shared.verification.comparators.formula.nodes import Sum, any_node, names_of
+from shared.verification.comparators.formula.nodes import names_of
 from shared.verification.comparators.formula.reading import read_value
 from shared.verification.comparators.formula.values import (
     DEFAULT_RULES,
@@ -218,12 +218,6 @@ class QuantityComparator(AnswerComparator):
         if isinstance(inner, Quantity | Scalar):
             return inner
         return _refused(value, bare, self.kind)
-
-    def undone(self, expected: Value, found: Value) -> bool:
-        """`5 m + 7 m` too, where a unit of one letter reads as a variable."""
-        sums = (any_node(scalar.node, lambda part: isinstance(part, Sum)) for scalar in scalars(found)
-                if names_of(scalar.node))  # fmt: skip
-        return self.value_only and (any(sums) or AnswerComparator.undone(self, expected, found))
 
 
 @dataclass(frozen=True, slots=True)

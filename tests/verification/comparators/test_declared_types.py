@@ -192,6 +192,10 @@ VALUES = (
     ("decimal", r"\sqrt{3}/3", (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt3}{3}")),
     ({"type": "decimal", "absolute": "0.01"}, "12.04", ("12.05", "1.204e1", "12 1/25")),
     ("quantity", "5 km", ("5000 m", r"5\times10^3\text{ m}", "5 kilometres", r"5\cdot10^3 m")),
+    ("quantity", "12 m", ("12*m", r"1.2\cdot 10^1 m", "1200 cm", "12 meters", "12.0 m")),
+    ("quantity", "2.5 m/s", (r"\frac{5}{2} m/s", "2.5 m/s", "9 km/h", r"\frac{5 m}{2 s}")),
+    ("quantity", "-3 m", ("-3 m", "-300 cm", "−3 m")),
+    ("quantity", r"2\sqrt{3} m", (r"2\sqrt{3} m", r"2m\sqrt3")),
     ("quantity", r"\$1000", (r"\$1,000", "$1 thousand")),
     ({"type": "set", "value_only": True}, r"\{1, 12\}", ("12, 1", "1 or 12")),
 )  # fmt: skip
@@ -210,7 +214,7 @@ def test_values_as_people_write_them_are_values(declared: Any, gold: str, answer
     [
         ("integer", "120", "5!"), ("integer", "91", "7*13"), ("decimal", r"\pi", r"2\pi/2"), ("decimal", r"2\sqrt3", r"\sqrt{5+7}"),
         ({"type": "decimal", "absolute": "0.01"}, "12.04", r"\sqrt{145}"), ("quantity", "12 m", "5 m + 7 m"),
-        ("quantity", "12 km", "3*4 km"), ("quantity", "12 km", "3*4000 m"), ({"type": "set", "value_only": True}, "1, 12", "1, 5+7"),
+        ("quantity", "12 m", "3(4 m)"), ("quantity", r"12\text{ m}", r"\frac{24 m}{2}"), ("quantity", "12 m", "(3m)(4)"), ("quantity", "12 m", r"\sqrt{144} m"), ("quantity", "12 km", "3*4 km"), ("quantity", "12 km", "3*4000 m"), ({"type": "set", "value_only": True}, "1, 12", "1, 5+7"),
         ({"type": "tuple", "value_only": True}, "(1, 12)", "(1, 5+7)"), ({"type": "answer", "value_only": True}, "12", "5+7"),
         ({"type": "json", "fields": {"n": "integer"}}, '{"n": 12}', '{"n": "5+7"}'),
         ({"type": "table", "rows": "bag", "columns": {"n": "integer"}}, "[[12],[1]]", '[[1],["5+7"]]'),

@@ -14,7 +14,9 @@ from fractions import Fraction
 from shared.verification.comparators.formula.limits import TooMuch, Unreadable, Work
 from shared.verification.comparators.formula.nodes import (
     MINUS_ONE,
+    ONE,
     Constant,
+    Name,
     Node,
     Number,
     Power,
@@ -43,11 +45,10 @@ _PERCENT = Constant("percent")
 def is_value(found: Value, expected: Value, work: Work) -> bool:
     """Whether nothing is left to do in `found`. Where all numbers of `expected` are rational, so must those of `found`
     be written: to answer `\\sqrt{145}` where 12.04 is wanted within 0.01 is to leave the work undone. Never raises."""
-    rational = all(scalar.number is not None for scalar in scalars(expected))
+    rational = all(scalar.number is not None or _measured(scalar.node) for scalar in scalars(expected))
     try:
         return all(
-            # a unit of one letter reads as a variable, until it meets a unit
-            _literal(scalar.node) if rational and not names_of(scalar.node) else _done(scalar.node, work)
+            _literal(scalar.node) or _measured(scalar.node) if rational else _done(scalar.node, work)
             for scalar in scalars(found)
         )
     except (TooMuch, Unreadable):
@@ -72,6 +73,33 @@ def scalars(value: Value) -> Iterator[Scalar]:
         case Region(pieces):
             for piece in pieces:
                 yield from (bound.scalar for bound in (piece.low, piece.high) if bound.scalar is not None)
+
+
+def _measured(node: Node) -> bool:
+    """Whether it is such a number times variables: a unit of one letter reads as one, until it meets a unit."""
+    if not names_of(node):
+        return False
+    above, below = _factors(node)
+    if not below:
+        return not above or _literal(above[0] if len(above) == 1 else Product(above))
+    return len(above) == len(below) == 1 and _literal(Quotient(above[0], below[0]))
+
+
+def _factors(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """The factors above and below the line, without variables and their powers."""
+    match node:
+        case Name() | Power(Name(), _):
+            return (), ()
+        case Product(parts):
+            found = [_factors(part) for part in parts]
+            return tuple(x for above, _ in found for x in above), tuple(
+                x for _, below in found for x in below
+            )
+        case Quotient(above, below):
+            # `12 m/h` is read as 12·m·(1/h)
+            (one, two), (three, four) = _factors(above) if above != ONE else ((), ()), _factors(below)
+            return one + four, two + three
+    return (node,), ()
 
 
 def _literal(node: Node) -> bool:
