@@ -86,7 +86,7 @@ class OneRun:
         self._group: Group | None = None
         self._watch: Watch | None = None
         self._stopped_early = False
-        self._wall_s = 0.0
+        self._wall_s = self._waited_s = 0.0
         self._in_tmpfs = 0
         self._asking: asyncio.Task[None] | None = None
 
@@ -132,7 +132,9 @@ class OneRun:
         feed = Feed(ours.stdin, self._command.stdin)
         streams = Drain(ours.stdout, cap, watch.flooded), Drain(ours.stderr, cap, watch.flooded)
         log = Drain(ours.log, LOG_CAP, _nothing, tail=True)
-        report = Report(ours.report, self._look, watch.ended)
+        report = Report(
+            ours.report, self._look, lambda: watch.ended(report.final.at if report.final else None)
+        )
         try:
             stopped, lost = await self._until_over(watch, process)
         finally:
@@ -165,7 +167,7 @@ class OneRun:
         except (SandboxFault, OSError) as fault:
             lost = str(fault)
         finally:
-            self._wall_s = watch.seconds
+            self._wall_s, self._waited_s = watch.seconds, watch.waited
             lost = await self._kill(process) or lost
             if proxy is not None:
                 await proxy.close()
@@ -211,7 +213,7 @@ class OneRun:
             outcome=verdict.outcome, exit_code=verdict.exit_code, signal=verdict.signal, detail=verdict.detail,
             stdout=bytes(out.kept), stderr=bytes(err.kept),
             stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(self._wall_s, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen),
+            usage=Usage(self._wall_s, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._waited_s),
             left_behind=final.left if final is not None else 0,
             artifacts=artifacts,
         )  # fmt: skip

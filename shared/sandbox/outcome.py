@@ -41,6 +41,8 @@ class Usage:
     processes_peak: int = 0
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+    waited_s: float = 0.0
+    """Of `wall_s`, as far as it was seen: ready and without a processor. Not counted against the wall limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ from shared.sandbox.cgroups.none import Look
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """`status`: nsjail's wait status. `left`: processes that still lived then. `cpu_s`: of all that was waited for."""
+    """`status`: nsjail's wait status. `left`: processes that still lived then. `cpu_s`: of all that was waited for. `at`:
+    when it ended, as `time.monotonic` has it."""
 
     status: int
     left: int
     cpu_s: float
+    at: float
 
 
 class Report:
@@ -66,6 +68,6 @@ class Report:
 
     def _take(self, body: dict[str, Any]) -> None:
         if "status" in body:
-            self.final = Final(body["status"], body["left"], body["cpu"])
+            self.final = Final(body["status"], body["left"], body["cpu"], body["at"])
         else:
             self._on_look(Look(**body))

@@ -2,7 +2,8 @@
 
 Invariant: a run never outlives its wall limit (less the time in which it was ready and got no processor) by more than
 one turn of the loop, nor its CPU and memory limits by more than one look; and whoever watches never waits for the
-program.
+program. A run that ends by itself while this loop is kept from looking is not called late: what kept us may have kept
+it too.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Watch:
         self._starved = Starvation(processes, limits.wall_s)
         self._woken = asyncio.Event()
         self._over = False
+        self._ended_at: float | None = None
         self._flooded = False
         self._stop = False
 
-    def ended(self) -> None:
-        self._over = True
+    def ended(self, at: float | None = None) -> None:
+        """`at`: when, on our clock, where somebody nearer than this loop saw it."""
+        self._over, self._ended_at = True, at
         self._woken.set()
 
     def flooded(self) -> None:
@@ -61,8 +64,14 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
-        return self._clock() - self._started
+        """Since the start, until its end where that is known."""
+        until = self._clock() if self._ended_at is None else self._ended_at
+        return max(0.0, until - self._started)
+
+    @property
+    def waited(self) -> float:
+        """Seconds without a processor that were given back."""
+        return self._starved.seconds
 
     async def wait(self) -> Outcome | None:
         """Why the run must be ended; None where it is over by itself."""

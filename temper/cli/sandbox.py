@@ -237,7 +237,8 @@ def plain(result: Result, mode: str) -> str:
     lines = [
         f"{result.outcome} {how.get(result.outcome, '')}".rstrip()
         + (f": {_harmless(result.detail)}" if result.detail else ""),
-        f"wall {usage.wall_s:.3f} s, CPU {usage.cpu_s:.3f} s, memory {usage.memory_peak_bytes / 2**20:.1f} MiB, "
+        f"wall {usage.wall_s:.3f} s ({usage.waited_s:.3f} of it waiting for a processor), CPU {usage.cpu_s:.3f} s, "
+        f"memory {usage.memory_peak_bytes / 2**20:.1f} MiB, "
         f"processes {usage.processes_peak}, left behind {result.left_behind}, counted by cgroups {mode}",
     ]
     for name in ("stdout", "stderr"):

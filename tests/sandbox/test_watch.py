@@ -58,6 +58,18 @@ def test_an_end_counts_more_than_a_limit_met_at_the_same_time() -> None:
     assert asyncio.run(run()) is None
 
 
+def test_the_time_of_a_run_ends_with_it_and_not_when_we_see_it() -> None:
+    async def run(at: float | None) -> object:
+        now = [5.0]
+        watch = Watch(LIMITS, Counters, lambda: now[0])
+        now[0] = 150.0
+        watch.ended(at)
+        return await watch.wait(), watch.seconds
+
+    # Before our start of the clock: it ended before the keeper's answer was read.
+    assert [asyncio.run(run(at)) for at in (99.0, 3.0, None)] == [(None, 94.0), (None, 0.0), (None, 145.0)]
+
+
 def test_counters_that_are_gone_are_a_fault() -> None:
     def gone(now: float) -> Counters:
         raise SandboxFault("the group is gone")

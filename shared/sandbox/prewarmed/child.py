@@ -175,7 +175,7 @@ class Child:
             detail="; ".join(text for text in (verdict.detail, problem) if text),
             stdout=bytes(out.kept), stderr=bytes(err.kept),
             stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(wall, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen),
+            usage=Usage(wall, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._watch.waited),
             left_behind=report.left if report is not None else 0,
         )  # fmt: skip
 
