@@ -25,7 +25,7 @@ ODD_REQUESTS = {
     "bad limit": CheckRequest("printed_text", {"source": "", "expected": ""}, {"wall_seconds": 1}),
     "long program": CheckRequest("printed_text", {"source": "", "expected": ""}, {"wall_s": 1000}),
     "long check": CheckRequest("printed_text", {"source": "", "expected": ""}, seconds=1000),
-    "much memory": CheckRequest("printed_text", {"source": "", "expected": ""}, {"memory_mb": 1 << 30}),
+    "much memory": CheckRequest("printed_text", {"source": "", "expected": ""}, {"memory_mb": 1 << 23}),
     "returns text": CheckRequest("returns_text", {}),
     "no jail": CheckRequest("needs_no_jail", {}),
     "times out": CheckRequest("times_out", {}),
