@@ -63,7 +63,7 @@ class Bench:
         return await declared.check(self.sandbox, declared.read(record), limits)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     made = Bench()
     try:
