@@ -93,10 +93,16 @@ def test_a_service_without_a_broker_says_so(tmp_path: Path) -> None:
     assert "bus.bootstrap_servers is empty" in one_line(temper("rollout", "--config", config(tmp_path)), 2)
 
 
+HELD: list[socket.socket] = []
+
+
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Bound and never listened on, to the end of the tests: a port that is free again may be anybody's, or connect to
+    itself."""
+    probe = socket.socket()
+    probe.bind(("127.0.0.1", 0))
+    HELD.append(probe)
+    return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("service", ["scheduler", "rollout", "verifier", "learner"])
