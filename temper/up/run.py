@@ -163,11 +163,13 @@ class LocalRun:
         watch = asyncio.create_task(self._processes.failure())
         try:
             done, _ = await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+            for finished in done:
+                finished.result()
+            # No process at all, as before a broker of somebody else's answers, is no failure: the work goes on.
+            await task
         finally:
             for other in (task, watch):
                 other.cancel()  # harmless to the one that is done
-        for finished in done:
-            finished.result()
 
     async def _services(self) -> None:
         counts: dict[Service, int] = {

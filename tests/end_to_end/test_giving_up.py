@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ def test_an_interrupt_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> N
     try:
         while not (tmp_path / "bad" / "run.toml").exists():
             assert process.poll() is None
+        # It waits: there is no process of its own yet, and that is no reason to go on without a broker.
+        time.sleep(2)
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:
