@@ -92,8 +92,18 @@ def measure(model: Path, trajectories: int = 10_000) -> Iterator[dict[str, Any]]
         admin.apply(settings)
         config = folder / "memory.toml"
         config.write_text(to_toml(settings))
+        # Its other lag would contradict the run.toml that the first service writes: a folder of its own.
+        apart = {"TEMPER_RUN__FOLDER": str(folder / "scheduler")}
         running = {
-            name: stack.enter_context(service(name, config, folder / f"{name}.log", **environment))
+            name: stack.enter_context(
+                service(
+                    name,
+                    config,
+                    folder / f"{name}.log",
+                    **environment,
+                    **(apart if name == "scheduler" else {}),
+                )
+            )
             for name, environment in SERVICES.items()
         }
         yield from measure_running(settings, running, trajectories)
