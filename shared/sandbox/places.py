@@ -17,7 +17,7 @@ from shared.sandbox.faults import SandboxFault
 from shared.sandbox.keeper.client import KeeperClient, Space
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.nsjail import tmpfs_options
-from shared.sandbox.sessions.files import WorkspaceRefusal, listing, read_file, write_file
+from shared.sandbox.sessions.files import WorkspaceRefusal, listing, read_file, write_files
 
 TMP, SHM = "/tmp", "/dev/shm"
 
@@ -51,8 +51,7 @@ class Places:
         elif files:
             folder = await self._keeper.open(self.outside[WORK])
             try:
-                for path, contents in files.items():
-                    write_file(folder, path, contents, 0o644, self._uid)
+                write_files(folder, files, self._uid)
             finally:
                 os.close(folder)
 

@@ -23,6 +23,7 @@ from typing import Any
 import shared
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
 from shared.sandbox.keeper import program
+from shared.sandbox.keeper.kernel import passed_descriptors
 from shared.sandbox.owners import owner_name
 
 _START_S = 20.0
@@ -295,7 +296,7 @@ class KeeperClient:
             if not body:
                 self._lose("the keeper is gone: its socket closed")
                 return
-            self._take(json.loads(body), _descriptor(ancillary))
+            self._take(json.loads(body), next(iter(passed_descriptors(ancillary)), None))
 
     def _take(self, message: dict[str, Any], descriptor: int | None) -> None:
         if "exit" in message:
@@ -325,12 +326,3 @@ class KeeperClient:
                 future.set_exception(SandboxFault(self._lost))
                 future.exception()
         self._running.clear()
-
-
-def _descriptor(ancillary: Sequence[tuple[int, int, bytes]]) -> int | None:
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found = array.array("i")
-            found.frombytes(data[: len(data) - len(data) % 4])
-            return found[0] if found else None
-    return None

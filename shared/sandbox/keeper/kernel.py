@@ -5,8 +5,11 @@ Invariant: a call that fails raises `OSError` with the kernel's own number.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import os
+import socket
+from collections.abc import Iterable
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
@@ -41,3 +44,12 @@ def unshare(flags: int, what: str) -> None:
 def enter(descriptor: int, kind: int, what: str) -> None:
     """Into the namespace behind a descriptor (setns)."""
     check(LIBC.setns(descriptor, kind), what)
+
+
+def passed_descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """What came beside a message (SCM_RIGHTS, unix(7)); whoever takes them closes them."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % 4])
+    return list(found)

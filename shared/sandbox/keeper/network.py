@@ -11,7 +11,7 @@ import fcntl
 import socket
 import struct
 
-from shared.sandbox.keeper.kernel import unshare
+from shared.sandbox.keeper.kernel import passed_descriptors, unshare
 
 CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -39,7 +39,7 @@ def take_over(peer: socket.socket) -> int:
     """The descriptor of a door. Raises `OSError` where none was passed."""
     with peer:
         _, ancillary, _, _ = peer.recvmsg(16, socket.CMSG_SPACE(4))
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            return int.from_bytes(data[:4], "little")
-    raise OSError(0, "a run's network was made and its door was not passed")
+    doors = passed_descriptors(ancillary)
+    if not doors:
+        raise OSError(0, "a run's network was made and its door was not passed")
+    return doors[0]

@@ -53,8 +53,10 @@ from shared.sandbox.keeper.kernel import (
     MS_REMOUNT,
     PR_SET_PDEATHSIG,
     check,
+    detach,
     enter,
     mount,
+    passed_descriptors,
     unshare,
 )  # fmt: skip
 from shared.sandbox.keeper.mounts import own_mounts
@@ -161,10 +163,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "mount": mount,
     "bind_read_only": bind_read_only,
     "device": bind_device,
-    "unmount": lambda target: check(LIBC.umount2(target.encode(), 2), f"unmount {target}"),
+    "unmount": detach,
     "link": os.symlink,
     "remove": shutil.rmtree,
-    "rename": os.rename,
     "overlay": overlay,
     "like": make_like,
     "settle": settle,
@@ -206,13 +207,10 @@ class Keeper:
             return False
         if not body:
             return False
-        descriptors = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % 4])
+        descriptors = passed_descriptors(ancillary)
         request: dict[str, Any] = json.loads(body)
         try:
-            answer, passed = self._do(request, list(descriptors))
+            answer, passed = self._do(request, descriptors)
         except (OSError, ValueError) as error:
             # ValueError: a path or an argument that the kernel cannot be given (NUL, lone surrogates).
             answer, passed = {"error": str(error), "errno": getattr(error, "errno", 0) or 0}, None

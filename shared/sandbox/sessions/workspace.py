@@ -12,7 +12,7 @@ from typing import Any
 
 from shared.sandbox.keeper.client import KeeperClient
 from shared.sandbox.limits import MIB, Limits
-from shared.sandbox.sessions.files import WorkspaceRefusal, write_file
+from shared.sandbox.sessions.files import WorkspaceRefusal, write_files
 from shared.sandbox.sessions.layers import MOST_LAYERS, Layers, Mounted, SnapshotId
 
 Step = tuple[str | int, ...]
@@ -191,8 +191,7 @@ class Workspace:
         """Raises `WorkspaceRefusal` where they do not fit."""
         folder = await self.descriptor()
         try:
-            for path, contents in files.items():
-                write_file(folder, path, contents, 0o644, self.owner)
+            write_files(folder, files, self.owner)
         finally:
             os.close(folder)
 
