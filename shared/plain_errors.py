@@ -67,6 +67,11 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def nearest_or_all(name: str, known: Collection[str]) -> str:
+    """As `nearest`; where no known name is near, all of them."""
+    return nearest(name, known) or f"; known: {', '.join(sorted(known))}"
+
+
 def _follows(item: Any, items: list[Any]) -> bool:
     """A refused entry is not counted by pydantic, so its list is called too short as well."""
     place = item["loc"]

@@ -6,7 +6,6 @@ only names that a person configured are resolved: a name out of a message never 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import re
@@ -14,6 +13,7 @@ from collections.abc import Iterable
 
 from shared.domains.base import Difficulty, Domain
 from shared.errors import ConfigError
+from shared.plain_errors import nearest_or_all
 
 ENTRY_POINTS = "temper.domains"
 _BUILT_IN = {
@@ -49,9 +49,8 @@ def load_domain(name: str) -> Domain:
         return _load(name, name)
     places = domain_places()
     if name not in places:
-        close = difflib.get_close_matches(name, list(places), n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(places))}"
-        raise ConfigError(f"domain {name!r} is not known; {hint} (or give its place as 'module:Class')")
+        hint = nearest_or_all(name, places)
+        raise ConfigError(f"domain {name!r} is not known{hint} (or give its place as 'module:Class')")
     domain = _load(name, places[name])
     if domain.name != name:
         raise ConfigError(

@@ -6,14 +6,14 @@ and so is a key that the composed objective would not read.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from services.learner.objectives.objective import Objective
 from shared.errors import ConfigError
+from shared.plain_errors import nearest_or_all
 from shared.settings import ObjectiveSettings
 
 __all__ = ["PRESETS", "Objective", "compose", "objective_of", "own_objectives", "preset"]
@@ -88,12 +88,6 @@ _STAGES: Mapping[str, str] = {"imitation": "sft", "preference": "preference", "p
 _USUAL: Mapping[str, str] = {"sft": "sft", "preference": "dpo", "rl": "grpo"}
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
-
-
 def preset(name: str, **overrides: Any) -> Objective:
     """The objective `name` with `overrides`.
 
@@ -101,7 +95,7 @@ def preset(name: str, **overrides: Any) -> Objective:
     key without effect.
     """
     if name not in PRESETS:
-        raise ConfigError(f"objective preset {name!r} does not exist{_nearest(name, PRESETS)}")
+        raise ConfigError(f"objective preset {name!r} does not exist{nearest_or_all(name, PRESETS)}")
     return compose(name, PRESETS[name], overrides)
 
 
@@ -110,7 +104,7 @@ def compose(name: str, base: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     for key in overrides:
         if key not in Objective.model_fields:
             raise ConfigError(
-                f"objective override {key!r} does not exist{_nearest(key, Objective.model_fields)}"
+                f"objective override {key!r} does not exist{nearest_or_all(key, Objective.model_fields)}"
             )
     try:
         made = Objective.model_validate({**base, **overrides})
@@ -140,7 +134,7 @@ def own_objectives(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping
         base = table.get("preset", "grpo")
         if not isinstance(base, str) or base not in PRESETS:
             raise ConfigError(
-                f"[objectives.{name}]: preset {base!r} does not exist{_nearest(str(base), PRESETS)}"
+                f"[objectives.{name}]: preset {base!r} does not exist{nearest_or_all(str(base), PRESETS)}"
             )
         changes = {key: value for key, value in table.items() if key != "preset"}
         compose(name, PRESETS[base], changes)
@@ -159,7 +153,7 @@ def objective_of(
     said_nothing = settings.preset == ObjectiveSettings().preset
     name = _USUAL.get(stage_kind, settings.preset) if said_nothing else settings.preset
     if name not in bases:
-        raise ConfigError(f"objective preset {name!r} does not exist{_nearest(name, bases)}")
+        raise ConfigError(f"objective preset {name!r} does not exist{nearest_or_all(name, bases)}")
     objective = compose(name, bases[name], settings.overrides)
     if _STAGES[objective.kind] != stage_kind:
         raise ConfigError(
