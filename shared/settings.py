@@ -266,20 +266,24 @@ class LearnerSettings(Section):
     canary_tolerance: float = Field(default=1e-3, gt=0)
 
 
+GuardMetric = Literal[
+    "kl",
+    "entropy",
+    "gradient_norm",
+    "reward_jump",
+    "not_finite",
+    "logprob_gap_mean",
+    "logprob_gap_max",
+    "effective_sample_size",
+    "clip_fraction",
+]
+"""What the guard is told of a step."""
+
+
 class GuardBound(Section):
     """One declared bound: past `limit` for `patience` steps in a row, `action` is taken."""
 
-    metric: Literal[
-        "kl",
-        "entropy",
-        "gradient_norm",
-        "reward_jump",
-        "not_finite",
-        "logprob_gap_mean",
-        "logprob_gap_max",
-        "effective_sample_size",
-        "clip_fraction",
-    ]
+    metric: GuardMetric
     """`reward_jump`: of one domain's mean reward from its own recent mean, in units of reward."""
     limit: float = 0.0
     side: Literal["natural", "above", "below"] = "natural"

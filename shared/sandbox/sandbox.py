@@ -172,7 +172,7 @@ class Sandbox:
         do not fit, `SandboxFault` where it cannot be made.
         """
         uids = self.uids
-        await self._ready()
+        await self.ready()
         await self._roots.path(root)
         return await open_session(
             self,
@@ -187,7 +187,7 @@ class Sandbox:
     async def _run(self, command: Command, limits: Limits, root: str, work: str, uid: int) -> Result:
         network = allowed(command.network, self.settings.network) if command.network else None
         try:
-            await self._ready()
+            await self.ready()
             tree = await self._roots.path(root)
         except SandboxFault as fault:
             return self._not_run(str(fault))
@@ -214,10 +214,6 @@ class Sandbox:
 
     async def ready(self) -> None:
         """There is a keeper; a new one where the last was lost. Raises `SandboxFault` where none can be had."""
-        await self._ready()
-
-    async def _ready(self) -> None:
-        """Raises `SandboxFault` where there is no keeper, and none can be had."""
         if self._keeper.alive:
             return
         async with self._starting:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.learner.guard.decision import Action
-from services.learner.guard.facts import Metric
-from shared.settings import GuardBound, GuardSettings
+from shared.settings import GuardBound, GuardMetric, GuardSettings
 
 Side = Literal["above", "below", "either"]
 _BELOW: frozenset[str] = frozenset({"entropy", "effective_sample_size"})
@@ -22,7 +21,7 @@ _BELOW: frozenset[str] = frozenset({"entropy", "effective_sample_size"})
 class Bound:
     """`either` is for jumps: their size counts, whatever their direction."""
 
-    metric: Metric
+    metric: GuardMetric
     limit: float
     side: Side
     action: Action

@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-Metric = Literal[
-    "kl",
-    "entropy",
-    "gradient_norm",
-    "reward_jump",
-    "not_finite",
-    "logprob_gap_mean",
-    "logprob_gap_max",
-    "effective_sample_size",
-    "clip_fraction",
-]
 MEANS: frozenset[str] = frozenset({"kl", "entropy", "logprob_gap_mean", "clip_fraction"})
 """Metrics that are means over tokens, so that a trajectory's part in them is exact."""
 
