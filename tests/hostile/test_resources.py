@@ -106,9 +106,11 @@ class Case:
 EXITED, SIGNALLED = Outcome.EXITED, Outcome.SIGNALLED
 SHORT = replace(SMALL, wall_s=0.7)
 LITTLE_CPU = replace(SMALL, cpu_s=0.6)
+MANY_PAGES = replace(LITTLE_CPU, memory_mb=256)
+"""Sixteen forks of an interpreter that has imported much write 4 MiB of pages each on a busy machine: that is 64."""
 
 CASES = {
-    "fork bomb": Case(Outcome.PROCESS_LIMIT, program="fork_bomb", limits=LITTLE_CPU),
+    "fork bomb": Case(Outcome.PROCESS_LIMIT, program="fork_bomb", limits=MANY_PAGES),
     "thread bomb": Case(Outcome.PROCESS_LIMIT, program="thread_bomb", limits=LITTLE_CPU),
     "zombies": Case(Outcome.PROCESS_LIMIT, program="zombies"),
     "two children over the limit together": Case(Outcome.MEMORY_LIMIT, program="two_children", arguments=("48",)),
