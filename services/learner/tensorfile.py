@@ -30,7 +30,7 @@ from shared.storage.local import PARTIAL_SUFFIX, disk_error, sync_folder
 
 _CHUNK_BYTES = 16 * 1024 * 1024
 _ALIGNMENT = 8
-_NAMES = {
+_NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -40,6 +40,12 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As the format writes it."""
+    return _NAMES[dtype]
 
 
 @dataclass(frozen=True, slots=True)
