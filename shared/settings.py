@@ -252,7 +252,11 @@ class AuditorSettings(Section):
 
 class LearnerSettings(Section):
     micro_batch_tokens: int = Field(default=4096, ge=16)
-    """Padded tokens in one forward and backward pass."""
+    """Padded tokens in one forward and backward pass, at most; a batch is cut into equal ones."""
+    logit_chunk_mb: int = Field(default=256, ge=1)
+    """MiB of the largest array of logits. Logits beyond it are made in chunks and made again in the backward pass."""
+    activation_checkpointing: bool = False
+    """Keep each layer's input alone and compute the layer again in the backward pass: less memory, more time."""
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     max_gradient_norm: float = Field(default=1.0, gt=0)

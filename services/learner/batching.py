@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.learner.balance import cut_evenly
 from services.learner.intake.groups import JudgedGroup, shaped_reward
 from services.learner.objectives.advantages import whiten
 from services.learner.objectives.aggregation import Denominators, token_weight
@@ -219,33 +220,31 @@ def rows_of(pairs: Iterable[tuple[Int32, Branch]], row_tokens: int, pack: bool) 
 
 
 def micro_batches(rows: Sequence[Row], padded_tokens: int) -> list[list[Row]]:
-    """Rows sorted by length and cut so that rows × longest stays within `padded_tokens` (a longer row is alone)."""
+    """Rows sorted by length and cut evenly so that rows × longest stays within `padded_tokens` (a longer row is
+    alone)."""
     return _cut([(row,) for row in rows], padded_tokens)
 
 
 def _cut(units: Iterable[tuple[Row, ...]], padded_tokens: int) -> list[list[Row]]:
     """As `micro_batches`, of rows that belong together."""
-    ordered = [sorted(unit, key=lambda row: -row.length) for unit in units]
-    cuts: list[list[Row]] = []
-    for unit in sorted(ordered, key=lambda unit: -unit[0].length):
-        if cuts and cuts[-1][0].length * (len(cuts[-1]) + len(unit)) <= padded_tokens:
-            cuts[-1] += unit
-        else:
-            cuts.append(unit)
-    return cuts
+    kept = list(units)
+    sizes = [(len(unit), max(row.length for row in unit)) for unit in kept]
+    return [[row for index in cut for row in kept[index]] for cut in cut_evenly(sizes, padded_tokens)]
 
 
 def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBatch:
     """The tensors of some rows."""
     width = max(row.length for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
-    positions = np.zeros((len(rows), width), dtype=np.int64)
+    # Padding goes on counting: a position that starts again would be taken for a second sequence in the row, and the
+    # model would make a mask of [b, t, t] for it.
+    positions = np.tile(np.arange(width, dtype=np.int64), (len(rows), 1))
     segments = np.full((len(rows), width), PADDING, dtype=np.int32)
     predictors, targets, sampler, attempts, sequences, orders = [], [], [], [], [], []
     count = 0
     for number, row in enumerate(rows):
         p = row.prefix.size
-        ids[number, :p], positions[number, :p], segments[number, :p] = row.prefix, np.arange(p), 0
+        ids[number, :p], segments[number, :p] = row.prefix, 0
         at = p
         for segment, branch in enumerate(row.branches, start=1):
             m = branch.ids.size

@@ -45,9 +45,9 @@ def know(
     references, penalties, attempts, order = [], [], [], []
     for micro in micros:
         with torch.no_grad():
-            measured = reference.statistics(micro)[0]
+            measured = reference.logprobs(micro)
             recomputed = objective.old_logprobs == "recompute"
-            old = policy.statistics(micro)[0] if recomputed else micro.sampler
+            old = policy.logprobs(micro) if recomputed else micro.sampler
             estimate = kl_estimate(old.double(), measured.double(), objective.kl_estimator)
         references.append(measured)
         penalties.append((kl_coefficient * estimate).cpu().numpy())

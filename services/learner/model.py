@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from services.learner.batching import MicroBatch
+from services.learner.objectives.linear_head import Head, linear_statistics
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
 from shared.errors import ConfigError, DependencyError
 from shared.model_folder import check_loaded, check_weights
@@ -23,6 +24,7 @@ from shared.settings import LearnerSettings, ModelSettings
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _DEFAULT_POSITIONS = 1 << 20
+_LOGIT_BYTES = 256 << 20
 
 
 class PolicyModel:
@@ -36,6 +38,7 @@ class PolicyModel:
         self.vocabulary: int = model.get_input_embeddings().weight.shape[0]
         self.max_tokens: int = getattr(model.config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
         self.packs = True
+        self.logit_bytes = _LOGIT_BYTES
 
     @property
     def device(self) -> torch.device:
@@ -72,9 +75,29 @@ class PolicyModel:
 
     def statistics(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probability with gradient, entropy) of each sampled token: both [n]."""
-        return token_statistics(
-            self.hidden(batch), batch.targets, self._logits, entropy_gradient=entropy_gradient
-        )
+        hidden, head = self.hidden(batch), self._linear_head()
+        if head is None:
+            rows = max(1, self.logit_bytes // (4 * self.vocabulary))
+            return token_statistics(hidden, batch.targets, self._logits, rows, entropy_gradient)
+        logprobs, entropy = linear_statistics(hidden, batch.targets, head, True, entropy_gradient)
+        assert entropy is not None
+        return logprobs, entropy
+
+    def logprobs(self, batch: MicroBatch) -> Tensor:
+        """[n]: log-probability of each sampled token, without a gradient and without the entropy's passes."""
+        with torch.no_grad():
+            head = self._linear_head()
+            if head is None:
+                return self.statistics(batch)[0]
+            return linear_statistics(self.hidden(batch), batch.targets, head, entropy=False)[0]
+
+    def _linear_head(self) -> Head | None:
+        """None where the head is more than its matrix: hooks, an adapter, a shard."""
+        if type(self.head) is not torch.nn.Linear or self.head._forward_hooks or self.head._forward_pre_hooks:
+            return None
+        weight = self.head.weight
+        dtype = weight.dtype if self.served is torch.float32 else self.served
+        return Head(weight, self.head.bias, dtype, self.logit_bytes)
 
     def score(self, ids: Tensor) -> Tensor:
         """float32[t]: log p(token | earlier ones) of one sequence int64[t] in the served precision; 0 first."""
@@ -141,8 +164,27 @@ def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
         raise DependencyError(f"model.path {model.path!r} cannot be loaded: {one_line(error)}") from error
     check_loaded(model.path, info)
     policy = PolicyModel(loaded.to(device).train(), _DTYPES[model.dtype])
+    policy.logit_bytes = learner.logit_chunk_mb << 20
     check_model(policy)
+    if learner.activation_checkpointing:
+        _checkpoint_activations(policy, model.path)
     return policy
+
+
+def _checkpoint_activations(policy: PolicyModel, path: str) -> None:
+    """Keeps only the input of each layer and computes the rest again in the backward pass (Chen et al. 2016).
+
+    A model in evaluation mode, such as a frozen reference, keeps nothing anyway. Raises `ConfigError`.
+    """
+    if not getattr(policy.model, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"learner.activation_checkpointing: model type {policy.model.config.model_type!r} of {path!r} "
+            "cannot compute its layers again; set it to false"
+        )
+    model: Any = policy.model
+    # Newer releases of transformers call it so and the older name is deprecated there.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def check_model(policy: PolicyModel) -> None:

@@ -16,17 +16,23 @@ from shared.errors import StorageError
 from shared.settings import LearnerSettings
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_FUSED = {"cpu", "cuda", "mps", "xpu"}
+"""Devices with a fused kernel in torch 2.6 and newer."""
 
 
 def make_optimizer(policy: PolicyModel, settings: LearnerSettings) -> torch.optim.AdamW:
-    """Matrices decay, vectors (norms, biases) do not. The rate is set before every step."""
+    """Matrices decay, vectors (norms, biases) do not. The rate is set before every step.
+
+    One kernel updates everything where the device has one; torch itself asks only when the first step is taken.
+    """
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
+    fused = all(p.is_floating_point() and p.device.type in _FUSED for p in parameters)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=0.0, betas=settings.betas, fused=True
+        [group for group in groups if group["params"]], lr=0.0, betas=settings.betas, fused=fused
     )
 
 

@@ -72,5 +72,5 @@ class ReferencePolicy:
 
 def _frozen(policy: PolicyModel) -> PolicyModel:
     twin = PolicyModel(copy.deepcopy(policy.model).eval().requires_grad_(False), policy.served)
-    twin.packs = policy.packs
+    twin.packs, twin.logit_bytes = policy.packs, policy.logit_bytes
     return twin

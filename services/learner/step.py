@@ -226,8 +226,7 @@ class Step:
         sampler = new.detach() if batch.demonstrated else micro.sampler.to(new.dtype)
         reference = None if known.reference is None else known.reference.to(new.dtype)
         if reference is None and self._reference is not None:
-            with torch.no_grad():
-                reference = self._reference.statistics(micro)[0].to(new.dtype)
+            reference = self._reference.logprobs(micro).to(new.dtype)
         return Tokens(
             new=new,
             sampler=sampler,

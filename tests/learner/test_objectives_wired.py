@@ -108,7 +108,8 @@ def test_a_coefficient_of_nothing_is_no_penalty() -> None:
     batch = assemble(groups(objective), objective, 1000)
     _, expected = gradient(policy, batch, preset("rloo"))
     _, tiny = gradient(policy, batch, objective.model_copy(update={"kl_coefficient": 1e-12}))
-    torch.testing.assert_close(tiny, expected, rtol=1e-6, atol=1e-9)
+    # Of the whole: the model itself takes norms and rotations in float32.
+    assert float((tiny - expected).norm()) <= 1e-6 * float(expected.norm())
 
 
 def test_the_reward_pays_for_the_kl_of_the_whole_attempt() -> None:

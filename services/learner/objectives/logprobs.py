@@ -1,6 +1,7 @@
-"""Log-probabilities and entropies from logits, and from hidden states without the [tokens × vocabulary] matrix.
+"""Log-probabilities and entropies from logits, and from hidden states under a head of any kind.
 
-Invariant: at most `chunk` rows of logits exist at a time, in the forward and in the backward pass.
+Invariant: at most `chunk` rows of logits exist at a time, in the forward and in the backward pass. A linear head, as
+almost all models have, is faster in `linear_head.py`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def token_statistics(
 ) -> tuple[Tensor, Tensor]:
     """(log-probability [n], entropy [n]) of `ids` [n] under head(`hidden` [n, width]).
 
-    The entropy has a gradient only where an entropy term asks for one. Logits are made in float32 at least. With more than one chunk each is computed again in the backward pass
-    instead of being kept.
+    The entropy has a gradient only where an entropy term asks for one. Logits are made in float32 at least. With more
+    than one chunk each is computed again in the backward pass instead of being kept.
     """
 
     def piece(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,129 @@
+"""What is saved changes nothing: layers computed again, padding without masks, a reference asked once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from learner_builders import reward, sequence, trajectory
+from learner_models import VOCABULARY, small_policy
+from transformers import LlamaForCausalLM
+
+from services.learner.batching import Batch, assemble, collate
+from services.learner.intake.attempts import Terms
+from services.learner.intake.groups import judge
+from services.learner.intake.join import FilledSlot
+from services.learner.model import PolicyModel, load_policy
+from services.learner.objectives.presets import Objective, preset
+from services.learner.optimizer import make_optimizer
+from services.learner.reference import _frozen
+from services.learner.step import Step
+from shared.errors import ConfigError
+from shared.settings import LearnerSettings, ModelSettings
+
+KL = preset("grpo", kl_coefficient=0.3)
+
+
+def batch_of(objective: Objective, lengths: tuple[int, ...] = (2, 7, 4, 1), pack: bool = True) -> Batch:
+    """One group: attempts of `lengths` tokens at one prompt, every second one right."""
+    slots = {}
+    for sample, n in enumerate(lengths):
+        ids = [(3 * sample + t) % VOCABULARY for t in range(n)]
+        made = trajectory(sample=sample, size=len(lengths), sequences=(sequence([1, 2, 3], ids, [-2.0] * n),))
+        slots[sample] = FilledSlot(made, reward(made, float(sample % 2)), (), "")
+    terms = Terms(objective, vocabulary=VOCABULARY, max_tokens=128, version=0, max_lag=1)
+    return assemble([judge("0-rl-0000000", slots, terms)], objective, 1000, pack)
+
+
+def gradient(
+    policy: PolicyModel, batch: Batch, objective: Objective, reference: PolicyModel | None, tokens: int = 1000
+) -> torch.Tensor:
+    policy.model.zero_grad()
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+    step = Step(policy, optimizer, micro_batch_tokens=tokens, max_gradient_norm=1e9, reference=reference)
+    step.accumulate(batch, objective, objective.kl_coefficient)
+    return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+
+
+def folder_of(tmp_path: Path) -> str:
+    small_policy().model.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_layers_computed_again_give_the_same_gradient(tmp_path: Path, pack: bool) -> None:
+    """To the bit, beside a frozen reference that was made from either policy."""
+    folder, grads = folder_of(tmp_path), []
+    for again in (False, True):
+        learner = LearnerSettings(device="cpu", activation_checkpointing=again)
+        policy = load_policy(ModelSettings(path=folder), learner)
+        assert policy.body.gradient_checkpointing is again
+        reference = _frozen(policy)
+        with torch.no_grad():
+            for parameter in policy.model.parameters():
+                parameter.add_(0.01)
+        grads.append(gradient(policy, batch_of(KL, pack=pack), KL, reference))
+        assert all(p.grad is None for p in reference.model.parameters())
+    assert torch.equal(*grads) and grads[0].any()
+
+
+def test_layers_are_computed_again_for_the_policy_and_not_for_the_reference(tmp_path: Path) -> None:
+    learner = LearnerSettings(device="cpu", activation_checkpointing=True)
+    policy = load_policy(ModelSettings(path=folder_of(tmp_path)), learner)
+    reference = _frozen(policy)
+    calls: Counter[str] = Counter()
+    for name, model in (("policy", policy), ("reference", reference)):
+        model.body.layers[0].mlp.register_forward_pre_hook(lambda *_, name=name: calls.update([name]))
+    gradient(policy, batch_of(KL), KL, reference)
+    assert calls == {"policy": 2, "reference": 1}
+
+
+def test_a_model_that_cannot_compute_its_layers_again_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LlamaForCausalLM, "supports_gradient_checkpointing", False)
+    learner = LearnerSettings(device="cpu", activation_checkpointing=True)
+    with pytest.raises(ConfigError, match=r"activation_checkpointing.*'llama'.*false"):
+        load_policy(ModelSettings(path=folder_of(tmp_path)), learner)
+
+
+@pytest.mark.parametrize("objective", [KL, preset("rloo", kl_coefficient=0.3, kl_place="reward")])
+def test_the_reference_is_asked_once_for_each_row(objective: Objective) -> None:
+    reference, rows = small_policy(seed=3), []
+    reference.body.register_forward_hook(
+        lambda _, args, kwargs, out: rows.append(out[0].shape[0]), with_kwargs=True
+    )
+    batch = batch_of(objective, pack=False)
+    gradient(small_policy(), batch, objective, reference, tokens=12)
+    assert sum(rows) == len(batch.rows) == 4 and len(rows) > 1
+
+
+def test_rows_of_different_lengths_are_padded_without_a_mask() -> None:
+    """A model that saw positions start again in the padding would make a mask of [b, t, t]."""
+    policy, masks = small_policy(), []
+    policy.body.layers[0].self_attn.register_forward_pre_hook(
+        lambda _, args, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
+    )
+    micro = collate(batch_of(KL, pack=False).rows)
+    assert micro.mask is None and len(set(micro.rows.tolist())) == 4
+    policy.logprobs(micro)
+    assert masks == [None]
+
+
+def test_a_head_of_another_kind_gives_the_same_numbers() -> None:
+    policy, batch = small_policy(torch.float64), batch_of(KL)
+    plain = gradient(policy, batch, KL, small_policy(torch.float64, seed=3))
+    # A hook may do anything, so the head is called as it is, in chunks that are computed again.
+    policy.head.register_forward_hook(lambda _, args, out: out * 1.0)
+    policy.logit_bytes = 4 * VOCABULARY * 5
+    hooked = gradient(policy, batch, KL, small_policy(torch.float64, seed=3))
+    assert float((hooked - plain).norm()) <= 1e-6 * float(plain.norm())
+
+
+def test_parameters_without_a_fused_optimizer_get_the_plain_one() -> None:
+    policy = small_policy()
+    assert make_optimizer(policy, LearnerSettings()).defaults["fused"]
+    policy.model.rotations = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    assert not make_optimizer(policy, LearnerSettings()).defaults["fused"]
