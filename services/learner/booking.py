@@ -7,7 +7,7 @@ slots that it lists as trained.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from services.learner.intake.attempts import oldest_version
 from services.learner.intake.groups import JudgedGroup
@@ -16,6 +16,9 @@ from services.learner.metrics import StepMetrics
 from services.learner.stages import Progress
 from shared.contracts import DomainReward, GroupFate, Step
 from shared.settings import StageSettings
+
+NAMED = 5
+"""Invalid attempts that a step's note names; all are in its book."""
 
 
 def step_record(
@@ -35,6 +38,7 @@ def step_record(
 ) -> Step:
     """`progress` counts this step in; `version` is the one that it started from."""
     tokens, prompt_tokens = ledger.take()
+    notes = (*notes, *invalid_note(fates))
     trained = sum(fate == "trained" for group in fates for fate in group.fates)
     lag_mean, lag_max = staleness(groups, version)
     return Step(
@@ -66,6 +70,22 @@ def step_record(
         notes=notes,
         created_ms=int(time.time() * 1000),
     )
+
+
+def invalid_note(fates: Iterable[GroupFate]) -> tuple[str, ...]:
+    """A line that names what came in and must never be trained on; nothing where nothing did."""
+    found = [
+        f"{trajectory or f'{group.group_id}/{index}'}: {reason}"
+        for group in fates
+        for index, fate, trajectory, reason in zip(
+            group.samples, group.fates, group.trajectory_ids, group.reasons, strict=False
+        )
+        if fate == "invalid"
+    ]
+    if not found:
+        return ()
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return (f"{len(found)} invalid attempts, not trained on: {'; '.join(found[:NAMED])}{more}",)
 
 
 def staleness(groups: list[JudgedGroup], version: int) -> tuple[float, int]:

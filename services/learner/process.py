@@ -20,7 +20,7 @@ from services.learner.intake.ledger import effective_throughput
 from services.learner.intake.reader import IntakeReader, may_read_ahead
 from services.learner.model import load_policy
 from services.learner.run_lock import RunLock
-from services.learner.snapshot import Announcement, with_seconds
+from services.learner.snapshot import Announcement, with_seconds, with_total
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
 from services.learner.start_from import check_sources
@@ -242,7 +242,7 @@ class LearnerService:
         await self._producer.send(self._names.policies, announcement.policy)
         publishing = time.monotonic() - began
         for step in with_seconds(announcement.steps, checkpoint=announcement.seconds, publish=publishing):
-            whole = step.model_copy(update={"seconds": {**step.seconds, "total": sum(step.seconds.values())}})
+            whole = with_total(step)
             await self._producer.send(self._names.steps, whole)
             spans = self._spans.pop(step.step, None) or StepSpans(self._tracing, step.step)
             spans.finish(step)
@@ -313,6 +313,8 @@ class LearnerService:
             self._gauges["stage"] = trainer.progress.stage_index
             self._gauges["buffered_groups"] = trainer.intake.buffered
             self._gauges["duplicates"] = trainer.intake.duplicates
+        if reader is not None:
+            self._gauges["invalid"] = reader.invalid
         return Heartbeat(
             run_id=self._run_id,
             worker_id=self._worker_id,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.learner.guard.state import GuardState
+from services.learner.intake.ledger import effective_throughput
 from services.learner.stages import Progress
 from shared.contracts import Policy, Step, decode, schema_header
 
@@ -52,3 +53,14 @@ def read_message(kind: type[Any], body: Any) -> Any:
 def with_seconds(steps: tuple[Step, ...], **seconds: float) -> tuple[Step, ...]:
     """The steps with what was not known yet when their checkpoint was written."""
     return tuple(step.model_copy(update={"seconds": {**step.seconds, **seconds}}) for step in steps)
+
+
+def with_total(step: Step) -> Step:
+    """The step with its whole time, and what it got done in it."""
+    total = sum(step.seconds.values())
+    return step.model_copy(
+        update={
+            "seconds": {**step.seconds, "total": total},
+            "effective_throughput": effective_throughput(step.trained_trajectories, total),
+        }
+    )

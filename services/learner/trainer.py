@@ -137,6 +137,11 @@ class Trainer:
         return self._kl.coefficient
 
     @property
+    def vocabulary(self) -> int:
+        """The model has ids 0 to vocabulary − 1."""
+        return self._policy.vocabulary
+
+    @property
     def version(self) -> int:
         return self.progress.step
 
@@ -249,6 +254,7 @@ class Trainer:
             self.intake.resolve(
                 group.group_id,
                 {**dict.fromkeys(group.slots, "invalid"), **{i: r.fate for i, r in group.refusals.items()}},
+                {**dict.fromkeys(group.slots, "the loss of its group is not finite"), **group.reasons()},
             )
             for group in guilty
         ]
@@ -260,7 +266,7 @@ class Trainer:
         self._refusals = self._dropped = 0
         done = self.progress.advanced()
         for group in groups:
-            self.intake.resolve(group.group_id, group.fates(metrics.dropped))
+            self.intake.settle(group, dropped=metrics.dropped)
         self._watch.judged(groups)
         notes = self._watch.booked(done.step, metrics.decision)
         if stage_ended(done, self._settings.stages):

@@ -55,10 +55,10 @@ class Reward(Message):
         unpaid = self.verdict in FAULTS or self.verdict == "unverifiable"
         if unpaid and self.reward is not None:
             raise ValueError(f"verdict {self.verdict!r} carries reward {self.reward}: it must carry none")
-        if not unpaid and (self.reward is None or not math.isfinite(self.reward)):
-            raise ValueError(
-                f"verdict {self.verdict!r} carries reward {self.reward}: it must be a finite number"
-            )
+        if not unpaid and (
+            self.reward is None or not math.isfinite(self.reward) or not 0 <= self.reward <= 1
+        ):
+            raise ValueError(f"verdict {self.verdict!r} carries reward {self.reward}: it must be in [0, 1]")
         return self
 
     @property

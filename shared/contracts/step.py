@@ -28,6 +28,10 @@ class GroupFate(Part):
     """The attempt that filled each slot; empty string where none did."""
     traceparents: tuple[str, ...] = ()
     """W3C trace context of each attempt, so that the optimizer step can be found from a trace and back."""
+    reasons: tuple[str, ...] = ()
+    """Why each slot's attempt was refused, in words; empty string where it was not, nothing at all where none was."""
+    silence: str = ""
+    """Why the group had no signal; empty where it had one."""
 
 
 class DomainReward(Part):
@@ -68,6 +72,8 @@ class Step(Message):
     """wait, compute, checkpoint, publish, total: wall seconds."""
     trained_trajectories: int = 0
     trained_tokens: int = 0
+    effective_throughput: float = 0.0
+    """Trained trajectories per second of the step's whole time (`seconds.total`)."""
     action: StepAction = "continue"
     """What the guard did. Of the last three no slot is trained: the gradient was dropped, the step counts."""
     notes: tuple[str, ...] = ()

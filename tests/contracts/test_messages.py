@@ -127,9 +127,9 @@ def test_faults_carry_no_reward_and_others_do() -> None:
     )
     with pytest.raises(ValueError, match="must carry none"):
         Reward(**base, verdict="infrastructure", reward=0.0)
-    with pytest.raises(ValueError, match="must be a finite number"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         Reward(**base, verdict="failed")
-    with pytest.raises(ValueError, match="must be a finite number"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         Reward(**base, verdict="passed", reward=float("nan"))
     assert Reward(**base, verdict="timeout_infra").is_fault
 

@@ -242,10 +242,42 @@ def test_abandoned_groups_expire_once_and_complete_ones_are_kept() -> None:
     assert feed.intake.counted(0, terms(version=0))
 
 
-def test_a_sample_outside_the_group_is_invalid() -> None:
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (trajectory(sample=7, size=8), "sample 7: a group of stage 0 has 2"),
+        (trajectory("9-rl-0000000", stage_index=9), "stage 9: the run has stages 0 to 0"),
+        (trajectory("1-rl-0000000", stage_index=0), "group 1-rl-0000000 is of another stage than 0"),
+    ],
+)
+def test_what_belongs_to_no_slot_is_invalid_and_opens_no_group(made: Trajectory, words: str) -> None:
     feed = Feed(size=2)
-    assert feed(trajectory(sample=7, size=8)) == "duplicate"
-    assert feed.intake.ledger.take()[0] == {"invalid": 2}
+    assert words in feed.intake.misplaced(made)
+    assert feed(made) == "invalid" and feed(reward(made)) == "invalid"
+    assert feed.intake.ledger.take()[0] == {"invalid": 2} and feed.intake.buffered == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "fates", "silence", "reasons"),
+    [
+        ((0.0, 0.0), ("zero_signal", "zero_signal"), "all 2 rewards are 0: no signal", ()),
+        ((1.0, None), ("zero_signal", "faulted"), "group of one", ("", "it broke")),
+        ((None, None), ("faulted", "faulted"), "without a usable attempt", ("it broke", "it broke")),
+        ((0.0, 1.0), ("trained", "trained"), "", ()),
+    ],
+)
+def test_the_book_says_why_a_group_was_silent(
+    values: tuple[float | None, ...], fates: tuple[str, ...], silence: str, reasons: tuple[str, ...]
+) -> None:
+    feed = Feed()
+    for sample, value in enumerate(values):
+        made = trajectory(GROUP, sample)
+        word = reward(made, value, verdict="infrastructure", reason="it broke") if value is None else None
+        feed(made)
+        feed(word or reward(made, value))
+    booked = feed.intake.settle(judge(GROUP, feed.intake._open[GROUP].slots, terms(version=0)))
+    assert booked.fates == fates and booked.reasons == reasons
+    assert silence in booked.silence and bool(silence) == bool(booked.silence)
 
 
 def test_resolved_groups_are_a_prefix_and_exceptions() -> None:

@@ -49,6 +49,10 @@ class JudgedGroup:
                 out[index] = "unpaired" if self.pair and index not in self.pair else taught
         return out
 
+    def reasons(self) -> dict[int, str]:
+        """Of every refused attempt, in words."""
+        return {index: refusal.reason for index, refusal in self.refusals.items()}
+
     def usable_slots(self) -> list[FilledSlot]:
         return [self.slots[index] for index in self.usable]
 

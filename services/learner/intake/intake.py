@@ -20,6 +20,8 @@ from shared.contracts import Fate, GroupFate, Reward, Trajectory
 
 REMEMBERED_EXPIRED = 4096
 """Groups given up before they were complete, whose late tokens are booked as expired."""
+LONGEST_REASON = 200
+"""Characters of a reason in the book; a fault's text may be of any length."""
 
 Refused = tuple[str, int, str, Refusal]
 """(group, sample index, trajectory id, why)."""
@@ -50,12 +52,12 @@ class Intake:
     def trajectory(self, arrival: Arrival[Trajectory]) -> Joined:
         """Takes an attempt of this run's training. The caller has left out other runs and purposes."""
         trajectory = arrival.message
+        if self.misplaced(trajectory):
+            self.ledger.book("invalid", [trajectory])
+            return "invalid"
         group = self._group_of(trajectory.slot.group_id, trajectory.stage_index)
         if group is None:
             self._late(trajectory)
-            return "duplicate"
-        if trajectory.slot.sample_index >= group.size:
-            self.ledger.book("invalid", [trajectory])
             return "duplicate"
         joined = group.add_trajectory(arrival)
         self._joined(group, joined, arrival.place, trajectory.slot.sample_index)
@@ -66,13 +68,27 @@ class Intake:
 
     def reward(self, arrival: Arrival[Reward]) -> Joined:
         reward = arrival.message
+        if self.misplaced(reward):
+            return "invalid"
         group = self._group_of(reward.slot.group_id, reward.stage_index)
-        if group is None or reward.slot.sample_index >= group.size:
+        if group is None:
             return "duplicate"
         joined = group.add_reward(arrival)
         self._joined(group, joined, arrival.place, reward.slot.sample_index)
         self._close_if_past(group)
         return joined
+
+    def misplaced(self, message: Trajectory | Reward) -> str:
+        """Why the run has no such slot; empty where it has it."""
+        stage, slot = message.stage_index, message.slot
+        if not 0 <= stage < len(self._samples):
+            return f"stage {stage}: the run has stages 0 to {len(self._samples) - 1}"
+        place = numbered(slot.group_id)
+        if place is not None and place[0].split("-", 1)[0] != str(stage):
+            return f"group {slot.group_id} is of another stage than {stage}"
+        if slot.sample_index >= self._samples[stage]:
+            return f"sample {slot.sample_index}: a group of stage {stage} has {self._samples[stage]}"
+        return ""
 
     def abandon(self, groups: Iterable[str]) -> list[GroupFate]:
         """Gives up groups that are not complete. A complete one is kept: its work is done."""
@@ -103,7 +119,7 @@ class Intake:
         refused: list[Refused] = []
         out = [judged for judged in self._judged(stage_index, terms) if not judged.counts(terms)]
         for judged in out:
-            fates.append(self.resolve(judged.group_id, judged.fates()))
+            fates.append(self.settle(judged))
             refused += named_refusals(judged)
         return fates, refused, out
 
@@ -115,7 +131,18 @@ class Intake:
     def counted(self, stage_index: int, terms: Terms) -> list[JudgedGroup]:
         return [judged for judged in self._judged(stage_index, terms) if judged.counts(terms)]
 
-    def resolve(self, group_id: str, fates: Mapping[int, Fate]) -> GroupFate:
+    def settle(self, judged: JudgedGroup, *, dropped: bool = False) -> GroupFate:
+        """Resolves a group as it was judged; `dropped`: in a batch whose gradient the guard did not let pass."""
+        silence = "" if judged.silence is None else judged.silence.reason
+        return self.resolve(judged.group_id, judged.fates(dropped), judged.reasons(), silence)
+
+    def resolve(
+        self,
+        group_id: str,
+        fates: Mapping[int, Fate],
+        reasons: Mapping[int, str] | None = None,
+        silence: str = "",
+    ) -> GroupFate:
         """Resolves a group: final. Halves that never met share the fate of their slot."""
         group = self._open.pop(group_id)
         self._ready.pop(group_id, None)
@@ -124,6 +151,11 @@ class Intake:
         self.resolved.add(group_id)
         self._offsets.release(group.places())
         fate = self._book(group, fates)
+        if reasons:
+            told = tuple(reasons.get(index, "")[:LONGEST_REASON] for index in fate.samples)
+            fate = fate.model_copy(update={"reasons": told})
+        if silence:
+            fate = fate.model_copy(update={"silence": silence})
         self._fates.append(fate)
         return fate
 
@@ -157,7 +189,7 @@ class Intake:
 
     def _group_of(self, group_id: str, stage_index: int) -> OpenGroup | None:
         if group_id in self.resolved or not 0 <= stage_index < len(self._samples):
-            return None
+            return None  # the stage is asked about for a word that gives a group up
         group = self._open.get(group_id)
         if group is None:
             group = self._open[group_id] = OpenGroup(group_id, stage_index, self._samples[stage_index])

@@ -14,8 +14,9 @@ from shared.contracts import Reward, Trajectory
 
 M = TypeVar("M", Trajectory, Reward)
 
-Joined = Literal["waits", "filled", "completed", "repeated", "duplicate"]
-"""repeated: the same record again. duplicate: another attempt for a slot that is filled."""
+Joined = Literal["waits", "filled", "completed", "repeated", "duplicate", "invalid"]
+"""repeated: the same record again. duplicate: another attempt for a slot that is filled. invalid: a record for a place
+that the run does not have."""
 
 
 @dataclass(frozen=True, slots=True)

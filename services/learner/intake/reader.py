@@ -1,7 +1,8 @@
 """Feeds the intake from the topics.
 
 Invariant: `positions()` is exact at every moment between two polls: everything before it has been fed. Nothing is
-read while enough is buffered, so the topics hold what the learner cannot use yet.
+read while enough is buffered, so the topics hold what the learner cannot use yet. A record that nothing can be
+learnt from is a dead letter too, as it was, before anything after it counts as read.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import structlog
 
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place, Shard
+from services.learner.intake.unfit import unfit
 from services.learner.trainer import Trainer
+from shared.bus.deadletters import DeadLetters
 from shared.bus.delivery import Delivery
 from shared.bus.log_cursor import OffsetLostError
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Message, Reward, Trajectory
+from shared.errors import ContractError
 from shared.settings import Settings
 
 _MAX_RECORDS = 500
@@ -44,7 +48,11 @@ class IntakeReader:
         start = trainer.gate.start()
         self._reader = LogReader(settings, "learner", intake_topics(settings), start or "earliest", producer)
         self._waiting: list[Delivery[Message]] = []
+        self._dead = DeadLetters(producer, settings, "learner")
+        self._unfit: list[tuple[Delivery[Message], ContractError]] = []
         self.records = 0
+        self.invalid = 0
+        """Records that became dead letters here although they could be read."""
 
     async def poll(self, timeout_s: float) -> int:
         """Reads and feeds; how many records came. Raises `BusError` where the broker gives up on us."""
@@ -57,6 +65,7 @@ class IntakeReader:
         for delivery in deliveries:
             self._take(delivery)
         self._open_gate()
+        await self._bury()
         self.records += len(deliveries)
         return len(deliveries)
 
@@ -73,7 +82,7 @@ class IntakeReader:
     def _take(self, delivery: Delivery[Message]) -> None:
         admission = self._trainer.gate.admit(Place(*delivery.position))
         if admission == "replayed":
-            self._feed(delivery)
+            self._feed(delivery, again=True)
         elif admission == "new":
             self._waiting.append(delivery)
 
@@ -88,13 +97,27 @@ class IntakeReader:
             for delivery in waiting:
                 self._feed(delivery)
 
-    def _feed(self, delivery: Delivery[Message]) -> None:
+    def _feed(self, delivery: Delivery[Message], again: bool = False) -> None:
         message = delivery.message
+        if not isinstance(message, Trajectory | Reward) or not self._is_ours(message):
+            return
+        intake = self._trainer.intake
+        reason = "" if again else unfit(message, intake, self._trainer.vocabulary)
+        if reason:
+            named = f"trajectory {message.trajectory_id} ({message.slot})"
+            self._unfit.append((delivery, ContractError(f"{named}: {reason}")))
         place, trace = Place(*delivery.position), delivery.headers.traceparent
-        if isinstance(message, Trajectory) and self._is_ours(message):
-            self._trainer.intake.trajectory(Arrival(message, place, trace))
-        elif isinstance(message, Reward) and self._is_ours(message):
-            self._trainer.intake.reward(Arrival(message, place, trace))
+        if isinstance(message, Trajectory):
+            intake.trajectory(Arrival(message, place, trace))
+        else:
+            intake.reward(Arrival(message, place, trace))
+
+    async def _bury(self) -> None:
+        unfit, self._unfit = self._unfit, []
+        for delivery, error in unfit:
+            await self._dead.send(delivery.record, error)
+            self.invalid += 1
+            self._log.error("record.invalid", position=str(delivery.position), error=str(error))
 
     def _is_ours(self, message: Trajectory | Reward) -> bool:
         return message.slot.run_id == self._run_id and message.purpose == "train"
