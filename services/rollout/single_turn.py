@@ -115,6 +115,7 @@ class SingleTurn:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             seed=sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt),
+            exact=task.purpose == "train",
         )
         began = time.monotonic()
         try:

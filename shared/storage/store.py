@@ -12,9 +12,10 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from shared.errors import DigestMismatchError, StorageError
+from shared.errors import DigestMismatchError, StorageError, TemperError
+from shared.plain_errors import one_line
 from shared.storage.local import (
     CHUNK_BYTES,
     PARTIAL_SUFFIX,
@@ -23,6 +24,7 @@ from shared.storage.local import (
     read_chunks,
     write_atomically,
 )
+from shared.storage.locks import LOCK_SUFFIX, locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ class ObjectStore:
             raise StorageError(
                 f"{uri}: no such object; it was deleted, or this process looks at another store"
             ) from error
-        except OSError as error:
-            raise StorageError(f"{uri} cannot be read: {error.strerror or error}") from error
+        except Exception as error:  # clients of remote stores have errors of their own
+            raise _unreachable(uri, error) from error
         if sha256:
             _compare(uri, hashlib.sha256(data).hexdigest(), sha256)
         return data
@@ -97,7 +99,8 @@ class ObjectStore:
         """A local file with the object's bytes.
 
         A local object is its own file, after a digest check. A remote one is downloaded into `cache` under its
-        digest; an interrupted download is resumed, and the name appears only when the digest is right.
+        digest; an interrupted download is resumed, and the name appears only when the digest is right. Processes that
+        share `cache` wait for each other's download instead of making it twice.
         """
         file_system, path = _open_uri(uri)
         if _is_local(file_system):
@@ -109,15 +112,16 @@ class ObjectStore:
             _compare(uri, digest_file(place)[0], sha256)
             return place
         complete = cache / (sha256 or hashlib.sha256(uri.encode()).hexdigest())
-        if complete.is_file() and digest_file(complete)[0] == sha256:
-            return complete
         partial = complete.with_name(complete.name + PARTIAL_SUFFIX)
-        _download(file_system, path, uri, partial)
-        found = digest_file(partial)[0]
-        if sha256 and found != sha256:
-            partial.unlink(missing_ok=True)
-            _compare(uri, found, sha256)
-        partial.replace(complete)
+        with locked(complete.with_name(complete.name + LOCK_SUFFIX)):
+            if complete.is_file() and digest_file(complete)[0] == sha256:
+                return complete
+            _download(file_system, path, uri, partial)
+            found = digest_file(partial)[0]
+            if sha256 and found != sha256:
+                partial.unlink(missing_ok=True)
+                _compare(uri, found, sha256)
+            partial.replace(complete)
         return complete
 
     def exists(self, key: str) -> bool:
@@ -154,10 +158,10 @@ class ObjectStore:
                 for chunk in chunks:
                     target.write(chunk)
                     hasher.update(chunk)
-        except OSError as error:
-            raise StorageError(
-                f"{uri}: {size:,} bytes cannot be written: {error.strerror or error}"
-            ) from error
+        except TemperError:
+            raise
+        except Exception as error:  # clients of remote stores have errors of their own
+            raise StorageError(f"{uri}: {size:,} bytes cannot be written: {one_line(error)}") from error
         return ObjectRef(uri, hasher.hexdigest(), size)
 
 
@@ -194,21 +198,39 @@ def _compare(uri: str, found: str, announced: str) -> None:
 
 
 def _download(file_system: Any, path: str, uri: str, partial: Path) -> None:
-    """Append what is missing of `path` to `partial`."""
+    """Appends what is missing of `path` to `partial`. Whatever a remote store raises becomes a `StorageError`."""
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
-        size = int(file_system.size(path))
-        have = partial.stat().st_size if partial.exists() else 0
-        if have > size:
-            partial.unlink()
-            have = 0
-        with file_system.open(path, "rb") as source, partial.open("ab") as target:
-            source.seek(have)
-            while chunk := source.read(CHUNK_BYTES):
-                target.write(chunk)
-    except FileNotFoundError as error:
-        raise StorageError(
-            f"{uri}: no such object; it was deleted, or this process looks at another store"
-        ) from error
+        target = partial.open("ab")
     except OSError as error:
         raise disk_error(partial, error, 0) from error
+    with target:
+        try:
+            have, size = target.tell(), int(file_system.size(path))
+            if have > size:
+                target.truncate(0)
+                have = 0
+            with file_system.open(path, "rb") as source:
+                source.seek(have)
+                while chunk := source.read(CHUNK_BYTES):
+                    _append(target, chunk, partial)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{uri}: no such object; it was deleted, or this process looks at another store"
+            ) from error
+        except StorageError:
+            raise
+        except Exception as error:  # clients of remote stores have errors of their own
+            raise _unreachable(uri, error) from error
+
+
+def _append(target: BinaryIO, chunk: bytes, partial: Path) -> None:
+    try:
+        target.write(chunk)
+        target.flush()
+    except OSError as error:
+        raise disk_error(partial, error, len(chunk)) from error
+
+
+def _unreachable(uri: str, error: Exception) -> StorageError:
+    return StorageError(f"{uri} cannot be read: {one_line(error)}; is the object store there?")

@@ -1,0 +1,1 @@
+"""Files of weights, and what changed from one version of a policy to the next."""
