@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from shared.episode_settings import EpisodeSettings
 from shared.errors import ConfigError
 from shared.plain_errors import explain, nearest
 from shared.sandbox.settings import SandboxSettings
@@ -82,6 +83,8 @@ class WorkloadSettings(Section):
     priorities: tuple[str, ...] = ("high", "normal", "low")
     """Highest first."""
     priority_weights: tuple[int, ...] = (8, 3, 1)
+    episode: EpisodeSettings = EpisodeSettings()
+    """How attempts with tools and turns are made at tasks of this workload."""
 
     @model_validator(mode="after")
     def _one_weight_each(self) -> WorkloadSettings:
@@ -98,6 +101,9 @@ class DomainSettings(Section):
     difficulty: dict[str, Any] = Field(default_factory=dict)
     workload: str = "single_turn"
     max_tokens: int = Field(default=32, ge=1)
+    """Sampled in one turn."""
+    episode: EpisodeSettings = EpisodeSettings()
+    """What is different from the workload's, key by key."""
 
 
 class ObjectiveSettings(Section):
@@ -371,6 +377,8 @@ class Settings(Section):
         for section in (self.rollout, self.verifier):
             for name in section.workloads:
                 _known("workload", name, workloads)
+        for domain in self.domains:
+            self._check_episode(domain)
         if self.learner.checkpoint_every - 1 > self.scheduler.max_lag:
             raise ValueError(
                 f"learner.checkpoint_every is {self.learner.checkpoint_every} and scheduler.max_lag is "
@@ -378,6 +386,26 @@ class Settings(Section):
                 "set max_lag to at least checkpoint_every - 1"
             )
         return self
+
+    def _check_episode(self, domain: DomainSettings) -> None:
+        try:
+            episode = self.episode_of(domain.name)
+        except ValidationError as error:
+            raise ValueError(
+                explain(EpisodeSettings, error, f"the episode of domain {domain.name!r}")
+            ) from error
+        deadline_s = self.scheduler.group_deadline_s
+        if episode.wall_seconds > deadline_s:
+            raise ValueError(
+                f"an attempt at domain {domain.name!r} may take {episode.wall_seconds:g} s and its group has "
+                f"{deadline_s:g} s: lower its wall_seconds or raise scheduler.group_deadline_s"
+            )
+
+    def episode_of(self, domain: str) -> EpisodeSettings:
+        """Of a declared domain: its workload's, with what the domain changes. Raises `KeyError` for another name."""
+        declared = {item.name: item for item in self.domains}[domain]
+        workload = {item.name: item for item in self.workloads}[declared.workload]
+        return workload.episode.changed_by(declared.episode)
 
     @property
     def run_folder(self) -> Path:

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         SandboxedDomain,
     )
     from shared.domains.draw import Draw
+    from shared.domains.played import Played
     from shared.domains.registry import load_domain
     from shared.domains.tools import Bench, OffersTools, Submission, ToolRefusal
+    from shared.domains.workspace import files_of, incomplete, tree_of
     from shared.errors import TemperError, VerificationFault
     from shared.verification.comparators import (
         AmountComparator,
@@ -51,6 +53,7 @@ _PLACES = {
         "SandboxedDomain",
     ),
     "shared.domains.draw": ("Draw",),
+    "shared.domains.played": ("Played",),
     "shared.domains.registry": ("load_domain",),
     "shared.domains.tools": ("Bench", "OffersTools", "Submission", "ToolRefusal"),
     "shared.errors": ("TemperError", "VerificationFault"),
@@ -64,15 +67,16 @@ _PLACES = {
         "TextComparator",
     ),
     "shared.verification.judgement": ("Attempt", "Judgement"),
+    "shared.domains.workspace": ("files_of", "incomplete", "tree_of"),
     "shared.verification.request": ("CheckRequest",),
 }
 
 __all__ = [
     "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "Bench", "ChatMessage", "CheckRequest",
     "Comparator", "DateComparator", "Difficulty", "Domain", "Draft", "Draw", "Instance",
-    "IntegerComparator", "IntegerListComparator", "Judgement", "NearMiss", "NumberComparator", "OffersTools",
+    "IntegerComparator", "IntegerListComparator", "Judgement", "NearMiss", "NumberComparator", "OffersTools", "Played",
     "SandboxedDomain", "Submission", "TemperError", "TextComparator", "ToolRefusal", "Verdict",
-    "VerificationFault", "admit", "load_domain",
+    "VerificationFault", "admit", "files_of", "incomplete", "load_domain", "tree_of",
 ]  # fmt: skip
 
 

@@ -14,18 +14,26 @@ from services.scheduler.training import GroupPlan
 from shared.contracts import ChatMessage, DomainRef, Limits, Sampling, Task
 from shared.data_set import load_data
 from shared.domains.base import HELD_OUT_SEED, Domain, Instance
+from shared.domains.played import demonstration_of
+from shared.domains.tools import OffersTools
+from shared.domains.workspace_tools import WORKSPACE_TOOLS
+from shared.episode_settings import EpisodeSettings
 from shared.errors import ConfigError
+from shared.plain_errors import nearest_or_all
 from shared.settings import DomainSettings, Settings, StageSettings
 
 
 class TaskBuilder:
-    """Makes tasks of one run's domains."""
+    """Makes tasks of one run's domains. Raises `ConfigError` for a tool that nobody has."""
 
     def __init__(self, settings: Settings, domains: Mapping[str, Domain]) -> None:
         self._settings = settings
         self._domains = domains
         self._declared = {declared.name: declared for declared in settings.domains}
         self._workloads = {workload.name: workload for workload in settings.workloads}
+        self._episodes = {name: settings.episode_of(name) for name in self._declared}
+        for name, episode in self._episodes.items():
+            _check_tools(domains[name], episode)
         self._data = {
             index: load_data(stage, run_seed=settings.run.seed, stage_index=index)
             for index, stage in enumerate(settings.stages)
@@ -45,7 +53,7 @@ class TaskBuilder:
                 raise ConfigError(
                     f"seed {plan.seed} of {plan.domain} is held out: it must not be demonstrated"
                 )
-            demonstration = (ChatMessage(role="assistant", content=domain.oracle(instance)),)
+            demonstration = demonstration_of(domain.oracle(instance))
         sampling = Sampling(
             samples=stage.samples,
             group_size=stage.samples,
@@ -113,6 +121,8 @@ class TaskBuilder:
 
     def _common(self, instance: Instance, declared: DomainSettings, now_ms: int) -> dict[str, Any]:
         deadline_s = self._settings.scheduler.group_deadline_s
+        episode = self._episodes[declared.name]
+        tools = episode.tools or tuple(instance.tools)
         return {
             "run_id": self._settings.run.name,
             "domain": DomainRef(
@@ -126,8 +136,8 @@ class TaskBuilder:
             "workload": declared.workload,
             "messages": tuple(instance.messages),
             "files": dict(instance.files),
-            "tools": tuple(instance.tools),
-            "limits": Limits(wall_seconds=deadline_s),
+            "tools": tools,
+            "limits": _limits(episode, tools, deadline_s),
             "created_ms": now_ms,
             "deadline_ms": now_ms + int(deadline_s * 1000),
         }
@@ -138,3 +148,24 @@ class TaskBuilder:
         if wanted in priorities:
             return wanted
         return priorities[0] if wanted == "high" else priorities[len(priorities) // 2]
+
+
+def _limits(episode: EpisodeSettings, tools: tuple[str, ...], deadline_s: float) -> Limits:
+    return Limits(
+        turns=episode.turns_of(tools),
+        context_tokens=episode.context_tokens,
+        wall_seconds=episode.wall_seconds or deadline_s,
+        sampled_tokens=episode.sampled_tokens,
+        tool_calls=episode.tool_calls,
+    )
+
+
+def _check_tools(domain: Domain, episode: EpisodeSettings) -> None:
+    if isinstance(domain, OffersTools):
+        return  # which ones it has is known only beside a sandbox; there a wrong name is refused as well
+    for name in episode.tools:
+        if name not in WORKSPACE_TOOLS:
+            raise ConfigError(
+                f"the episode of domain {domain.name!r} gives tool {name!r}, which nobody has"
+                f"{nearest_or_all(name, WORKSPACE_TOOLS)}"
+            )

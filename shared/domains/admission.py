@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import functools
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from shared.domains.base import (
     HELD_OUT_SEED,
+    Answer,
     Attempt,
     Domain,
     Instance,
@@ -27,13 +28,19 @@ from shared.domains.base import (
     is_held_out,
     trial_answers,
 )
+from shared.domains.played import play
 from shared.domains.registry import load_domain
 from shared.errors import ConfigError, TemperError, VerificationFault
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import Limits
+from shared.sandbox.sessions.files import WorkspaceRefusal
+from shared.sandbox.sessions.session import Session
 from shared.sandbox.settings import SandboxSettings
 from shared.verification.answers import shown
+from shared.verification.capacity import Demand
 from shared.verification.checks import Allowance, Checks
 from shared.verification.children import ChildPool
-from shared.verification.jails import Jails, machine_budget
+from shared.verification.jails import AnyJails, Jails, machine_budget
 from shared.verification.registered import registered, sandbox_here
 
 Trial = Literal["instance", "oracle", "do_nothing", "near_miss", "exploit", "split", "flaky", "fault"]
@@ -100,7 +107,8 @@ async def admit(
     jails = Jails(functools.partial(sandbox_here, SandboxSettings()), machine_budget(0, 0))
     async with ChildPool([name], children=2) as pool, contextlib.aclosing(jails):
         checks = Checks(pool, jails, registered)
-        trial = _Trial(domain, checks, runs=2 * repeats, check_seconds=check_seconds)
+        player = _Player(jails)
+        trial = _Trial(domain, checks, player, runs=2 * repeats, check_seconds=check_seconds)
         for difficulty in difficulties:
             for seed in (*range(seeds), *range(HELD_OUT_SEED, HELD_OUT_SEED + seeds)):
                 if len(trial.findings) < _ENOUGH_FINDINGS:
@@ -124,9 +132,12 @@ def first_look(domain: Domain, seed: int, difficulty: Mapping[str, Any]) -> tupl
 class _Trial:
     """One domain before its checks, and what was found."""
 
-    def __init__(self, domain: Domain, checks: Checks, *, runs: int, check_seconds: float) -> None:
+    def __init__(
+        self, domain: Domain, checks: Checks, player: _Player, *, runs: int, check_seconds: float
+    ) -> None:
         self._domain = domain
         self._made = checks
+        self._player = player
         self._runs = runs
         self._allowance = Allowance(check_seconds, _SANDBOX_S)
         self._questions: dict[bool, set[str]] = {False: set(), True: set()}
@@ -147,16 +158,28 @@ class _Trial:
         self._instances += 1
         self._questions[is_held_out(seed)].add(instance.identity)
         for kind, wanted in answers:
-            verdicts = await asyncio.gather(
-                *(self._verdict(instance, wanted.answer) for _ in range(self._runs))
-            )
+            verdicts = await self._verdicts(instance, wanted.answer)
             self._checks += self._runs
             self.findings.extend(_judged(kind, wanted, instance, verdicts))
 
-    async def _verdict(self, instance: Instance, answer: str) -> str:
+    async def _verdicts(self, instance: Instance, answer: Answer) -> list[str]:
+        """One a run. Work is done twice and each result judged in half of the runs: work itself may be flaky."""
+        try:
+            attempts = [
+                await self._player.play(answer, instance.files)
+                for _ in range(1 if isinstance(answer, str) else 2)
+            ]
+        except (SandboxFault, WorkspaceRefusal) as error:
+            return [f"{_FAULT}{error}"]
+        runs = range(self._runs)
+        return await asyncio.gather(
+            *(self._verdict(instance, attempts[number % len(attempts)]) for number in runs)
+        )
+
+    async def _verdict(self, instance: Instance, attempt: Attempt) -> str:
         """The verdict, or `fault: …` in words."""
         try:
-            checked = await self._made.check(instance.reference(), Attempt(answer), self._allowance)
+            checked = await self._made.check(instance.reference(), attempt, self._allowance)
         except VerificationFault as error:
             return f"{_FAULT}{error}"
         return checked.judgement.verdict
@@ -177,6 +200,23 @@ class _Trial:
         )
 
 
+class _Player:
+    """Plays answers in sessions of the sandbox that the checks use."""
+
+    def __init__(self, jails: AnyJails) -> None:
+        self._jails = jails
+
+    async def play(self, answer: Answer, files: Mapping[str, str]) -> Attempt:
+        return await play(answer, files, self._session)
+
+    @contextlib.asynccontextmanager
+    async def _session(self, files: Mapping[str, bytes]) -> AsyncIterator[Session]:
+        limits = Limits()
+        admitted = self._jails.admitted(Demand(1.0, limits.memory_mb))
+        async with admitted as box, await box.session(files, limits) as session:
+            yield session
+
+
 def _answers(domain: Domain, instance: Instance) -> Iterator[tuple[Trial, NearMiss]]:
     answers = trial_answers(domain, instance)
     yield "oracle", NearMiss(answers.oracle, "passed")
@@ -195,7 +235,9 @@ def raised_at(error: BaseException) -> str:
 
 def _judged(kind: Trial, wanted: NearMiss, instance: Instance, verdicts: Sequence[str]) -> Iterator[Finding]:
     """What the verdicts of one answer say against the domain: at most one finding."""
-    what = f"{kind.replace('_', ' ')} {shown(wanted.answer)}" + (f" ({wanted.why})" if wanted.why else "")
+    what = f"{kind.replace('_', ' ')} {shown(str(wanted.answer))}" + (
+        f" ({wanted.why})" if wanted.why else ""
+    )
     faults = [verdict for verdict in verdicts if verdict.startswith(_FAULT)]
     if faults:
         fault = faults[0].removeprefix(_FAULT)

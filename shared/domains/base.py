@@ -20,14 +20,15 @@ from typing_extensions import TypeVar
 from shared.contracts.reward import Verdict
 from shared.contracts.task import ChatMessage, DomainRef
 from shared.domains.draw import Draw
+from shared.domains.played import Answer, Played
 from shared.errors import ConfigError, VerificationFault
 from shared.plain_errors import explain
 from shared.verification.judgement import Attempt, Judgement
 from shared.verification.request import CheckRequest
 
 __all__ = [
-    "HELD_OUT_SEED", "Attempt", "CheckRequest", "Difficulty", "Domain", "Draft", "Instance", "Judgement", "NearMiss",
-    "SandboxedDomain", "is_held_out",
+    "HELD_OUT_SEED", "Answer", "Attempt", "CheckRequest", "Difficulty", "Domain", "Draft", "Instance", "Judgement",
+    "NearMiss", "Played", "SandboxedDomain", "is_held_out",
 ]  # fmt: skip
 
 HELD_OUT_SEED = 1 << 40
@@ -112,9 +113,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """An answer close to the right one, and the verdict that it must get."""
+    """An answer close to the right one (text, or work), and the verdict that it must get."""
 
-    answer: str
+    answer: Answer
     verdict: Verdict
     why: str = ""
 
@@ -125,10 +126,10 @@ class ShapeError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class TrialAnswers:
-    """What a domain says of one instance for its own trial; every text is text."""
+    """What a domain says of one instance for its own trial; every answer is text or work."""
 
-    oracle: str
-    do_nothing: str
+    oracle: Answer
+    do_nothing: Answer
     near_misses: tuple[NearMiss, ...]
     exploits: tuple[NearMiss, ...]
 
@@ -163,11 +164,11 @@ class Domain(ABC, Generic[D]):
         return self.verify(instance, attempt)
 
     @abstractmethod
-    def oracle(self, instance: Instance) -> str:
-        """An answer that must pass; also the demonstration of the `sft` stage."""
+    def oracle(self, instance: Instance) -> Answer:
+        """An answer that must pass; also the demonstration of the `sft` stage. `Played` is work: shell commands."""
 
     @abstractmethod
-    def do_nothing(self, instance: Instance) -> str:
+    def do_nothing(self, instance: Instance) -> Answer:
         """What a policy that does nothing would answer; must fail."""
 
     @abstractmethod
@@ -228,16 +229,18 @@ def trial_answers(domain: Domain, instance: Instance) -> TrialAnswers:
     """The answers that put `domain` on trial. Raises `ShapeError` where a method returns another type."""
     name = domain.name
     return TrialAnswers(
-        _text(name, "oracle", domain.oracle(instance)),
-        _text(name, "do_nothing", domain.do_nothing(instance)),
+        _answer(name, "oracle", domain.oracle(instance)),
+        _answer(name, "do_nothing", domain.do_nothing(instance)),
         _misses(name, "near_misses", domain.near_misses(instance)),
         _misses(name, "exploits", domain.exploits(instance)),
     )
 
 
-def _text(name: str, method: str, found: object) -> str:
-    if not isinstance(found, str):
-        raise ShapeError(f"domain {name!r}: {method} returned {_kind(found)}: it must return text (str)")
+def _answer(name: str, method: str, found: object) -> Answer:
+    if not isinstance(found, str | Played):
+        raise ShapeError(
+            f"domain {name!r}: {method} returned {_kind(found)}: it must return text (str), or Played for work"
+        )
     return found
 
 
@@ -248,7 +251,7 @@ def _misses(name: str, method: str, found: object) -> tuple[NearMiss, ...]:
     for item in found:
         if not isinstance(item, NearMiss):
             raise ShapeError(wanted.format(f"{_kind(item)} in its list"))
-        _text(name, f"an answer of {method}", item.answer)
+        _answer(name, f"an answer of {method}", item.answer)
         if item.verdict not in get_args(Verdict):
             raise ShapeError(
                 f"domain {name!r}: {method} wants verdict {item.verdict!r}: use one of {', '.join(get_args(Verdict))}"

@@ -65,7 +65,7 @@ def show(
         print(f"\n[{message.role}]\n{message.content}")
     print(f"\n[oracle]\n{answers.oracle}\n\n[near misses]")
     for miss in (*answers.near_misses, *answers.exploits):
-        print(f"{miss.verdict:8} {miss.answer[:60]!a}" + (f"  ({miss.why})" if miss.why else ""))
+        print(f"{miss.verdict:8} {str(miss.answer)[:60]!a}" + (f"  ({miss.why})" if miss.why else ""))
 
 
 @app.command()

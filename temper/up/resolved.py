@@ -33,6 +33,9 @@ def resolve(settings: Settings) -> Settings:
     document["run"]["folder"] = str(Path(settings.run.folder).absolute())
     document["storage"]["uri"] = settings.storage_uri
     document["model"]["path"] = str(Path(settings.model.path).absolute())
+    for declared in document["domains"]:
+        # Written out in full: what the domain took from its workload would else count as its own default.
+        declared["episode"] = settings.episode_of(declared["name"]).model_dump(mode="json")
     for stage in document["stages"]:
         for key in ("data", "start_from"):
             if stage[key] and "://" not in stage[key]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from services.rollout.tools.tool import Tool, ToolFault, make_tool
 from services.rollout.tools.toolset import Toolset
-from services.rollout.tools.workspace import NAMES, WorkspaceTools
+from services.rollout.tools.workspace import WorkspaceTools
 from shared.domains.tools import Bench, OffersTools
+from shared.domains.workspace_tools import WORKSPACE_TOOLS
 from shared.errors import ConfigError, ContractError
 from shared.plain_errors import nearest, one_line
 
@@ -39,7 +40,7 @@ def open_tools(
     where the domain fails.
     """
     own = _of_domain(domain, bench, bounds or DomainTools())
-    known = (*own, *(name for name in NAMES if name not in own))
+    known = (*own, *(name for name in WORKSPACE_TOOLS if name not in own))
     tools: list[Tool] = []
     for name in names:
         if name not in known:
@@ -53,7 +54,7 @@ def open_tools(
 
 def needs_session(names: Sequence[str]) -> bool:
     """One of the tools works in a sandbox. A domain's own get a session beside such a one, or where there are files."""
-    return any(name in NAMES and name != "submit" for name in names)
+    return any(name in WORKSPACE_TOOLS and name != "submit" for name in names)
 
 
 def _of_domain(domain: object | None, bench: Bench, bounds: DomainTools) -> Mapping[str, Tool]:

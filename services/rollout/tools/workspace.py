@@ -18,20 +18,17 @@ from services.rollout.tools.commands import told
 from services.rollout.tools.permissions import Permissions, relative_path
 from services.rollout.tools.tool import Retry, Tool, make_tool
 from shared.domains.tools import Submission, ToolRefusal
+from shared.domains.workspace_tools import SHELLS, WORKSPACE_TOOLS, shell
 from shared.errors import ConfigError
 from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits
 from shared.sandbox.sessions.session import Session
 
-NAMES = ("bash", "python", "read_file", "write_file", "search_files", "submit")
-SHELLS = frozenset({"bash", "python"})
 OUR_SHARE_S = 30.0
 """Over a command's own limit: for jails to be made on a machine that is busy. Past it the sandbox hangs."""
 _MOST_LINES = 400
 _MOST_BYTES = 4 << 20
 _REPEATED = Retry(attempts=3)
-_SHELL = ("/bin/sh", "-c", 'if command -v bash >/dev/null; then exec bash -c "$0"; else exec sh -c "$0"; fi')
-"""A root file system of the operator's own need not have bash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +42,10 @@ class WorkspaceTools:
 
     def make(self, name: str) -> Tool:
         """Raises `ConfigError` for a tool that is none of ours, or that these permissions exclude."""
-        if name not in NAMES:
-            raise ConfigError(f"tool {name!r} is not known; of a sandbox there are: {', '.join(NAMES)}")
+        if name not in WORKSPACE_TOOLS:
+            raise ConfigError(
+                f"tool {name!r} is not known; of a sandbox there are: {', '.join(WORKSPACE_TOOLS)}"
+            )
         if name == "submit":
             return make_tool(submit)
         if self.session is None:
@@ -71,7 +70,7 @@ class WorkspaceTools:
     async def bash(self, command: Annotated[str, "what to run"]) -> str:
         """Runs a shell command in the work folder and returns what it printed."""
         if not self.permissions.commands:
-            return await self._run((*_SHELL, command))
+            return await self._run(shell(command))
         try:
             argv = tuple(shlex.split(command))
         except ValueError as error:

@@ -28,9 +28,10 @@ WaitForPolicy = Callable[[int], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class MultiTurn:
-    """`wait_for_policy(version)` returns once the engine serves that version or a newer one."""
+    """`runner_of(task)`: under the terms of the task's domain. `wait_for_policy(version)` returns once the engine serves
+    that version or a newer one."""
 
-    runner: Runner
+    runner_of: Callable[[Task], Runner]
     tracing: Tracing
     run_seed: int
     worker_id: str
@@ -70,7 +71,7 @@ class MultiTurn:
         began = time.monotonic()
         with self.tracing.span("episode") as span:
             span.set_attribute("temper.sample", slot.sample_index)
-            end = await self.runner.attempt(task, slot, seed)
+            end = await self.runner_of(task).attempt(task, slot, seed)
             timings = _timings(task, end, waited, waited + time.monotonic() - began)
             trajectory = episodes.of_turns(task, slot, end, self._sign(timings))
             span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)

@@ -12,24 +12,25 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from services.rollout.context.notes import Notes
+from services.rollout.context.notes import FOLDER, Notes
 from services.rollout.context.retrieve import Retrieve
 from services.rollout.context.segments import ContextPolicy
 from services.rollout.engines.base import Engine
 from services.rollout.formats.choose import choose
+from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.opening import DomainTools, needs_session, open_tools
 from services.rollout.tools.permissions import Permissions
 from services.rollout.tools.toolset import Toolset
 from services.rollout.tools.workspace import WorkspaceTools, with_files
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End, Episode
-from services.rollout.turns.left_behind import Keeping, left_behind
 from services.rollout.turns.making_room import RoomMaker
 from services.rollout.turns.replay import Replay
 from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Slot, Task
 from shared.domains.tools import Bench, ToolRefusal
+from shared.domains.workspace import Keeping, left_behind
 from shared.errors import ContractError
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
@@ -61,6 +62,7 @@ class Runner:
     permissions: Permissions = field(default_factory=Permissions)
     limits: Limits = field(default_factory=Limits)
     domain_tools: DomainTools = field(default_factory=DomainTools)
+    output: OutputBudget = field(default_factory=OutputBudget)
     context: ContextPolicy | None = None
     keeping: Keeping = field(default_factory=Keeping)
     format: str = ""
@@ -80,7 +82,7 @@ class Runner:
             async with self.turns_of(name):
                 end = await episode.run(task.messages)
             if lent is not None:
-                left = await left_behind(lent.session, task.files, self.keeping)
+                left = await left_behind(lent.session, task.files, self.keeping, (FOLDER,))
                 end = replace(end, artifacts=left)
         if task.demonstration and end.stop_reason != "stop":
             raise ContractError(
@@ -95,7 +97,7 @@ class Runner:
         toolset = open_tools(
             task.tools,
             Bench(task.domain, task.files, session),
-            WorkspaceTools(session, self.permissions, self.limits),
+            WorkspaceTools(session, self.permissions, self.limits, self.output),
             self.domain_of(task.domain.name),
             self.domain_tools,
         )

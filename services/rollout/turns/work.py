@@ -16,6 +16,7 @@ from services.rollout.engines.base import Engine
 from services.rollout.turns.multi_turn import MultiTurn, Send, WaitForPolicy
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
+from services.rollout.turns.terms import largest_limits, with_terms
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Task
 from shared.domains.registry import load_domains
@@ -45,7 +46,9 @@ class TurnsWork:
         self._tracing = tracing
         self._worker_id = worker_id
         self._wait_for_policy = wait_for_policy
-        self._places = Places(settings.sandbox, settings.rollout.max_batch * SESSIONS_PER_ROW)
+        self._places = Places(
+            settings.sandbox, settings.rollout.max_batch * SESSIONS_PER_ROW, largest_limits(settings)
+        )
         self._opening = asyncio.Lock()
         self._made: MultiTurn | None = None
 
@@ -72,15 +75,23 @@ class TurnsWork:
         # Names come from the settings: a name in a task alone never has anything imported.
         names = [domain.name for domain in self._settings.domains]
         domains = await asyncio.to_thread(load_domains, names)
-        runner = Runner(
+        plain = Runner(
             engine=self._engine,
             tokens=Tokens(self._codec.tokenizer, self._codec.stop_ids),
             sessions=self._places,
             domain_of=domains.get,
             turns_of=_turns_of(self._engine),
         )
+        runners: dict[str, Runner] = {}
+        for name in names:
+            # Under the name that tasks carry: it differs where the settings give a domain's place.
+            runners[domains[name].name] = with_terms(plain, self._settings.episode_of(name))
         return MultiTurn(
-            runner, self._tracing, self._settings.run.seed, self._worker_id, self._wait_for_policy
+            lambda task: runners.get(task.domain.name, plain),
+            self._tracing,
+            self._settings.run.seed,
+            self._worker_id,
+            self._wait_for_policy,
         )
 
 

@@ -13,8 +13,9 @@ from services.rollout.formats.calls import MOST_CALLS, Call, Format, Malformed
 from services.rollout.formats.fenced import Fenced
 from services.rollout.formats.hermes import Hermes
 from services.rollout.formats.llama import LlamaJson
-from services.rollout.tools.workspace import NAMES, WorkspaceTools
+from services.rollout.tools.workspace import WorkspaceTools
 from shared.contracts import ToolCall
+from shared.domains.workspace_tools import WORKSPACE_TOOLS
 
 SCHEMAS = [
     {
@@ -208,7 +209,7 @@ def test_the_fenced_form_of_the_sandboxs_own_tools() -> None:
     from shared.sandbox.sessions.session import Session
 
     session: Any = object.__new__(Session)
-    tools = [WorkspaceTools(session).make(name) for name in NAMES]
+    tools = [WorkspaceTools(session).make(name) for name in WORKSPACE_TOOLS]
     form = Fenced([tool.signature.schema() for tool in tools])
-    found = {name for name in NAMES if form.parse(f"```{name}\nx\n```").calls}
+    found = {name for name in WORKSPACE_TOOLS if form.parse(f"```{name}\nx\n```").calls}
     assert found == {"bash", "python", "read_file", "search_files", "submit"}

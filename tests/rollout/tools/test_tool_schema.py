@@ -9,8 +9,9 @@ import pytest
 from pydantic import Field
 
 from services.rollout.tools.schema import signature_of
-from services.rollout.tools.workspace import NAMES, WorkspaceTools
+from services.rollout.tools.workspace import WorkspaceTools
 from shared.domains.tools import ToolRefusal
+from shared.domains.workspace_tools import WORKSPACE_TOOLS
 from shared.errors import ConfigError
 
 
@@ -132,7 +133,7 @@ def test_every_tool_of_the_sandbox_describes_every_argument() -> None:
     from shared.sandbox.sessions.session import Session
 
     session: Any = object.__new__(Session)
-    for name in NAMES:
+    for name in WORKSPACE_TOOLS:
         schema = WorkspaceTools(session).make(name).signature.schema()["function"]
         assert schema["name"] == name
         assert schema["description"]

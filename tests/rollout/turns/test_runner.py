@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,12 +17,12 @@ from services.rollout.formats.choose import choose
 from services.rollout.tools.permissions import Permissions
 from services.rollout.tools.tool import ToolFault
 from services.rollout.turns.episode import End
-from services.rollout.turns.left_behind import Keeping, left_behind
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import NOT_SAMPLED, ChatMessage, DomainRef, Limits, Sampling, Slot, Task
 from shared.domains.tools import Bench
+from shared.domains.workspace import Keeping, left_behind, tree_of
 from shared.errors import ConfigError, ContractError
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault, SandboxUnavailable
@@ -331,26 +332,49 @@ def test_a_demonstration_that_does_not_fit_says_why(
 def test_what_is_left_behind_is_told_whole_or_counted() -> None:
     async def run() -> None:
         async with Sandbox(settings_of(MODES[0])) as sandbox:
-            given = {"same.txt": "s", "gone.txt": "g", "changed.txt": "c"}
+            given = {
+                "same.txt": "s",
+                "gone.txt": "g",
+                "changed.txt": "c",
+                "run.sh": "r",
+                "now_large.txt": "n",
+            }
             files = {path: text.encode() for path, text in given.items()}
             async with await sandbox.session(files, RUN) as session:
                 script = (
                     "echo new > made.txt; echo more >> changed.txt; rm gone.txt; ln -s /etc/passwd link; mkfifo pipe;"
                     "head -c 3000 /dev/zero | tr '\\0' x > large.txt; printf '\\377' > binary; mkdir .notes;"
                     "touch \"$(printf 'bad\\377name')\";"
-                    "echo n > .notes/1; mkdir -p d/e; echo deep > d/e/f"
+                    "echo n > .notes/1; mkdir -p d/e empty; echo deep > d/e/f; chmod 755 run.sh; cp large.txt now_large.txt"
                 )
                 await session.exec(Command(("/bin/sh", "-c", script)), RUN)
-                left = await left_behind(session, given, Keeping(file_bytes=2000))
+                left = await left_behind(session, given, Keeping(file_bytes=2000), (".notes",))
+                rest = json.loads(left.pop("workspace"))
                 assert left == {
                     "workspace/made.txt": "new\n",
                     "workspace/changed.txt": "cmore\n",
                     "workspace/d/e/f": "deep\n",
-                    "workspace": "5 left out; deleted: gone.txt",
                 }
+                assert rest == {
+                    "deleted": ["gone.txt", "now_large.txt"],
+                    "links": {"link": "/etc/passwd"},
+                    "folders": ["empty"],
+                    "modes": {"run.sh": "755"},
+                    "left_out": 5,
+                }
+                again = await left_behind(session, given, Keeping(file_bytes=2000), (".notes",))
+                assert tree_of(given, again) == [
+                    {"path": "changed.txt", "text": "cmore\n", "mode": "644"},
+                    {"path": "d/e/f", "text": "deep\n", "mode": "644"},
+                    {"path": "empty", "kind": "folder"},
+                    {"path": "link", "kind": "link", "target": "/etc/passwd"},
+                    {"path": "made.txt", "text": "new\n", "mode": "644"},
+                    {"path": "run.sh", "text": "r", "mode": "755"},
+                    {"path": "same.txt", "text": "s", "mode": "644"},
+                ]
                 few = await left_behind(session, given, Keeping(files=1))
                 assert len([name for name in few if name.startswith("workspace/")]) == 1
-                assert few["workspace"].startswith("7 left out")
+                assert json.loads(few["workspace"])["left_out"] > 7
 
     asyncio.run(run())
 
