@@ -12,6 +12,7 @@ import typer
 
 from shared.errors import TemperError
 from temper.cli import (
+    attempt,
     audit,
     bench,
     broker,
@@ -48,6 +49,7 @@ app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("resume")(resume.resume)
 app.command("judge")(judge.judge)
+app.command("attempt")(attempt.attempt)
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")

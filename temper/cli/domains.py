@@ -58,7 +58,7 @@ def show(
     from shared.domains.registry import load_domain
 
     domain = load_domain(name)
-    instance, answers = first_look(domain, seed, _parsed(difficulty))
+    instance, answers = first_look(domain, seed, parsed_difficulty(difficulty))
     split = "held out" if is_held_out(seed) else "training"
     print(f"{domain.name} version {domain.version}, seed {seed} ({split}), digest {instance.digest()}")
     for message in instance.messages:
@@ -86,7 +86,7 @@ def admit(
     report = asyncio.run(
         try_domain(
             name,
-            difficulties=[_parsed(text) for text in difficulty or ["{}"]],
+            difficulties=[parsed_difficulty(text) for text in difficulty or ["{}"]],
             seeds=seeds,
             repeats=repeats,
             check_seconds=check_seconds,
@@ -124,7 +124,8 @@ def _defaults(domain: Domain) -> str:
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in defaults.items())
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def parsed_difficulty(text: str) -> dict[str, Any]:
+    """Raises `ConfigError`."""
     from shared.errors import ConfigError
 
     try:

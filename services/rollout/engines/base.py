@@ -9,6 +9,7 @@ One suite (`tests/rollout/engines/test_engine_contract.py`) runs on every implem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -58,6 +59,9 @@ class GenerateRequest:
     """Which episode it is a turn of; requests without one are episodes of one turn."""
     exact: bool = True
     """False where only the text counts (evaluation): an engine that is not `exact` serves nothing else."""
+    heard: Callable[[int], None] | None = None
+    """Told of every token as it is sampled, from any thread; it must be quick and raise nothing. An engine that gives
+    its tokens only at the end may leave it alone: see `services.rollout.engines.listening`."""
 
     @property
     def tokens(self) -> int:

@@ -171,6 +171,8 @@ class Batch:
             row.versions.append(self.version)
             row.token = token
             self.sampled_tokens += 1
+            if row.request.heard is not None:
+                row.request.heard(token)
             if token in row.request.stop_ids or len(row.ids) >= row.request.max_tokens:
                 finished.append((row, self._generation(row)))
         self._leave([row for row, _ in finished])

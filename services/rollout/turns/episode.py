@@ -65,6 +65,8 @@ class Episode:
     sampler: Speaks
     room_maker: Callable[[Transcript], RoomMaker] | None = None
     check_alive: Callable[[], None] = lambda: None
+    told: Callable[[ToolCall], None] = lambda call: None
+    """Of every call as soon as it is over."""
     clock: Callable[[], float] = time.monotonic
     _transcript: Transcript = field(default_factory=Transcript, init=False)
     _spent: Spent = field(default_factory=Spent, init=False)
@@ -122,7 +124,7 @@ class Episode:
         began = self.clock()
         try:
             ran = await self.toolset.run(
-                parsed.calls, most=most, turn=self._spent.turns - 1, record=self._records.append
+                parsed.calls, most=most, turn=self._spent.turns - 1, record=self._record
             )
         finally:
             self._seconds.tools += self.clock() - began
@@ -155,6 +157,10 @@ class Episode:
         self._entries = made.entries
         self._put(made.piece)
         return made.conversation
+
+    def _record(self, call: ToolCall) -> None:
+        self._records.append(call)
+        self.told(call)
 
     def _put(self, piece: Piece) -> None:
         if piece.rewritten:

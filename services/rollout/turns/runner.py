@@ -28,7 +28,7 @@ from services.rollout.turns.making_room import RoomMaker
 from services.rollout.turns.replay import Replay
 from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
-from shared.contracts import Slot, Task
+from shared.contracts import Slot, Task, ToolCall
 from shared.domains.tools import Bench, ToolRefusal
 from shared.domains.workspace import Keeping, left_behind
 from shared.errors import ContractError
@@ -69,6 +69,8 @@ class Runner:
     """Of tool calls; empty: chosen by the chat template."""
     turns_of: Callable[[str], AbstractAsyncContextManager[None]] = lambda name: contextlib.nullcontext()
     """Around all turns of the episode of a name: a policy that may come only between episodes waits for its end."""
+    told: Callable[[ToolCall], None] = lambda call: None
+    """Of every tool call of every attempt, as soon as it is over."""
 
     async def attempt(self, task: Task, slot: Slot, seed: int) -> End:
         """One attempt at `task`. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
@@ -138,6 +140,7 @@ class Runner:
                 notes=notes,
             ),
             check_alive=lambda: _check_alive(lent, budgets.wall_s),
+            told=self.told,
         )
 
     @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.terms import largest_limits, with_terms
 from services.rollout.turns.tokens import Tokens
-from shared.contracts import Task
+from shared.contracts import Task, ToolCall
 from shared.domains.registry import load_domains
 from shared.settings import Settings
 from shared.telemetry.tracing import Tracing
@@ -39,7 +39,10 @@ class TurnsWork:
         tracing: Tracing,
         worker_id: str,
         wait_for_policy: WaitForPolicy,
+        told: Callable[[ToolCall], None] = lambda call: None,
     ) -> None:
+        """`told`: of every tool call, as soon as it is over."""
+        self._told = told
         self._settings = settings
         self._engine = engine
         self._codec = codec
@@ -81,6 +84,7 @@ class TurnsWork:
             sessions=self._places,
             domain_of=domains.get,
             turns_of=_turns_of(self._engine),
+            told=self._told,
         )
         runners: dict[str, Runner] = {}
         for name in names:
