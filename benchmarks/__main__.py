@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bus, loop, memory, sandbox
+from benchmarks import asynchrony, bus, loop, memory, sandbox, turns
 from benchmarks.figures import TEMPER, figure, show
 
 TINY, DEMO = Path("models/tiny"), Path("runs/demo/summary.json")
@@ -47,7 +47,16 @@ def demo() -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    for measured in (face(), _bus(), loop.measure(TINY), memory.measure(TINY), sandbox.measure(), demo()):
+    for measured in (
+        face(),
+        _bus(),
+        loop.measure(TINY),
+        turns.measure(TINY),
+        asynchrony.measure(),
+        memory.measure(TINY),
+        sandbox.measure(),
+        demo(),
+    ):
         for line in measured:
             show(line)
     return 0

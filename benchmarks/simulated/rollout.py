@@ -1,0 +1,135 @@
+"""A rollout process in virtual time: lanes, the engine's own admission, one token a row and step.
+
+Real: `Admission`, the wait for `min_policy_version`, the messages. Modelled: a decode step takes the same time however
+many rows are in it, and a new policy goes in between two tokens of what runs (`rollout.follow = "in_flight"`).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from benchmarks.long_tail import Lengths
+from benchmarks.simulated.clock import VirtualClock
+from services.rollout import episodes
+from services.rollout.chat import Prompt
+from services.rollout.engines.admission import Admission
+from services.rollout.engines.base import Generation
+from shared.contracts import RoleSpan, Slot, Task, Trajectory
+
+PROMPT = 32
+"""Tokens of a prompt."""
+
+
+@dataclass(eq=False, slots=True)
+class _Row:
+    task: Task
+    slot: Slot
+    tokens: int
+    """Key-value slots that it may come to need."""
+    length: int = 0
+    began: float = 0.0
+
+
+class SimulatedRollout:
+    """`send` is given each trajectory when it ends."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: VirtualClock,
+        lengths: Lengths,
+        *,
+        rows: int,
+        concurrency: int,
+        step_s: float,
+        seed: int,
+        send: Callable[[Trajectory], None],
+    ) -> None:
+        self._name, self._clock, self._lengths, self._send = name, clock, lengths, send
+        self._concurrency, self._step_s = concurrency, step_s
+        self._random = Random(f"{seed}/{name}")
+        self._admission: Admission[_Row] = Admission(rows, rows * (PROMPT + lengths.most))
+        self._rows: list[_Row] = []
+        self._queue: deque[Task] = deque()
+        self._early: list[Task] = []
+        """Tasks in a lane that wait for a newer policy."""
+        self._open: dict[str, int] = {}
+        """Slots of each task in a lane that are still to end."""
+        self._loaded: list[float] = [0.0]
+        """When each version was served first."""
+        self.row_seconds = 0.0
+        self._made = 0
+
+    @property
+    def version(self) -> int:
+        return len(self._loaded) - 1
+
+    def offer(self, task: Task) -> None:
+        self._queue.append(task)
+        self._next()
+
+    def load(self) -> None:
+        """The next version is served from now on."""
+        self._loaded.append(self._clock.now)
+        early, self._early = self._early, []
+        for task in early:
+            self._begin(task)
+
+    def _next(self) -> None:
+        while self._queue and len(self._open) < self._concurrency:
+            task = self._queue.popleft()
+            self._open[task.group_id] = task.sampling.samples
+            self._begin(task)
+
+    def _begin(self, task: Task) -> None:
+        if task.min_policy_version > self.version:
+            self._early.append(task)
+            return
+        for slot in task.slots():
+            self._admission.submit(_Row(task, slot, PROMPT + self._lengths.most))
+        self._join()
+
+    def _join(self) -> None:
+        for row in self._admission.take(len(self._rows), PROMPT + self._lengths.most):
+            row.length, row.began = self._lengths.draw(self._random), self._clock.now
+            self._rows.append(row)
+            self._clock.after(row.length * self._step_s, lambda row=row: self._end(row))  # type: ignore[misc]
+
+    def _end(self, row: _Row) -> None:
+        self._rows.remove(row)
+        self.row_seconds += self._clock.now - row.began
+        group = row.task.group_id
+        self._open[group] -= 1
+        if not self._open[group]:
+            del self._open[group]
+        self._send(self._trajectory(row))
+        self._join()
+        self._next()
+
+    def _trajectory(self, row: _Row) -> Trajectory:
+        self._made += 1
+        made = Generation(
+            token_ids=np.full(row.length, 7, dtype=np.int32),
+            logprobs=np.full(row.length, -1.0, dtype=np.float32),
+            versions=self._versions(row),
+            stop_reason="stop",
+        )
+        prompt = Prompt(np.full(PROMPT, 3, dtype=np.int32), (RoleSpan(length=PROMPT, role="user"),))
+        by = episodes.Signature(f"{self._name}/{self._made}", self._name, int(self._clock.now * 1000))
+        return episodes.sampled(row.task, row.slot, prompt, made, text="", by=by)
+
+    def _versions(self, row: _Row) -> tuple[tuple[int, int], ...]:
+        """Token i is drawn at the end of step i, by what was served then."""
+        first = bisect.bisect_right(self._loaded, row.began) - 1
+        bounds = [0]
+        for at in self._loaded[first + 1 :]:
+            bounds.append(min(row.length, int((at - row.began) / self._step_s)))
+        bounds.append(row.length)
+        spans = [(bounds[i + 1] - bounds[i], first + i) for i in range(len(bounds) - 1)]
+        return tuple(span for span in spans if span[0] > 0)
