@@ -15,6 +15,7 @@ from temper.audit.finding import Finding
 from temper.audit.lineage import surviving
 from temper.audit.losses import check_losses
 from temper.audit.slots import PENDING, check_slots, slot_book
+from temper.audit.tokens import check_tokens, token_book
 from temper.audit.traces import check_traces
 from temper.audit.training import check_steps, check_training
 
@@ -25,6 +26,8 @@ class Audit:
     slots: int
     fates: Mapping[str, int]
     """Slots by fate; the values add up to `slots`."""
+    tokens: Mapping[str, int]
+    """Sampled training tokens by fate, `unresolved` among them; the values add up to all that was sampled."""
     steps: int
     repeated_steps: int
     """Step records that a later lineage replaced, or that were told twice."""
@@ -49,7 +52,8 @@ def check(facts: RunFacts) -> Audit:
         *check_slots(facts, book),
         *check_losses(facts, book),
         *check_steps(lineage),
-        *check_training(facts, lineage, book),
+        *check_training(facts, book),
+        *check_tokens(facts, lineage, book),
         *check_policies(facts),
         *check_checkpoints(facts),
         *check_coverage(facts, lineage),
@@ -61,6 +65,7 @@ def check(facts: RunFacts) -> Audit:
         run_id=facts.run_id,
         slots=len(book.fates),
         fates=book.counts(),
+        tokens=token_book(facts, lineage),
         steps=len(lineage),
         repeated_steps=len(facts.steps) - len(lineage),
         policies=len({policy.version for policy in facts.policies}),

@@ -5,6 +5,7 @@ Invariant: both forms hold every finding; nothing is shortened to look better.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,8 @@ def show(audit: Audit, console: Console) -> None:
     table.add_column()
     for fate, count in audit.fates.items():
         table.add_row(fate, f"{count:,}", _group_of(fate))
+    table.add_section()
+    table.add_row("tokens sampled", f"{sum(audit.tokens.values()):,}", _by_fate(audit.tokens))
     table.add_section()
     table.add_row("steps", f"{audit.steps:,}", _told_again(audit))
     table.add_row("policies", f"{audit.policies:,}", "announced and still on record")
@@ -54,6 +57,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "slots": audit.slots,
         "fates": dict(audit.fates),
         "pending": audit.pending,
+        "tokens": dict(audit.tokens),
         "steps": audit.steps,
         "repeated_steps": audit.repeated_steps,
         "policies": audit.policies,
@@ -67,6 +71,10 @@ def _group_of(fate: str) -> str:
     if fate in PENDING:
         return "pending"
     return "" if fate in ("trained", "dead-lettered") else "dropped"
+
+
+def _by_fate(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {fate}" for fate, count in tokens.items() if count)
 
 
 def _told_again(audit: Audit) -> str:

@@ -37,27 +37,18 @@ def check_steps(lineage: Sequence[Step]) -> Iterator[Finding]:
         before = step
 
 
-def check_training(facts: RunFacts, lineage: Sequence[Step], book: SlotBook) -> Iterator[Finding]:
-    """Every trained slot, and each step's tokens."""
+def check_training(facts: RunFacts, book: SlotBook) -> Iterator[Finding]:
+    """Every trained slot."""
     attempts = {attempt.trajectory_id: attempt for attempt in facts.attempts}
     first_reward: dict[str, RewardFact] = {}
     for reward in facts.rewards:
         first_reward.setdefault(reward.trajectory_id, reward)
-    tokens: dict[int, int] = {}
     for slot, bookings in sorted(book.bookings.items()):
         for booking in bookings:
             if booking.fate != "trained":
                 continue
             attempt = attempts.get(booking.trajectory_id)
             yield from _check_one(slot, booking, attempt, first_reward, facts.max_lag)
-            if attempt is not None:
-                number = booking.step.step
-                tokens[number] = tokens.get(number, 0) + attempt.sampled_tokens
-    for step in lineage:
-        said, found = step.tokens.get("trained", 0), tokens.get(step.step, 0)
-        if said != found:
-            text = f"books {said} trained tokens; its trajectories hold {found}"
-            yield Finding("ledger", f"step {step.step}", text)
 
 
 def _check_one(

@@ -106,6 +106,8 @@ def _show(summary: Summary) -> None:
     for stage in summary.stages:
         for note in stage.notes:
             console.print(note, markup=False)
+    for name, reason in summary.held.items():
+        console.print(f"domain {name} is held back: {reason}", markup=False)
     console.print(
         f"effective throughput {summary.effective_throughput:.2f} valid trajectories/s, {summary.wall_seconds:.0f} s in all"
     )

@@ -33,8 +33,17 @@ class ReportFacts:
     steps: list[Step] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
+    """Domains that are held back at the end, and why."""
     ended: bool = False
     """The scheduler has said that every stage is done."""
+
+    def take_word(self, control: Control) -> None:
+        """The newest word on a domain counts."""
+        if control.kind == "hold":
+            self.held[control.domain] = control.reason
+        elif control.kind == "lift":
+            self.held.pop(control.domain, None)
 
     @property
     def wall_seconds(self) -> float:
@@ -67,6 +76,7 @@ def read_report_facts(settings: Settings) -> ReportFacts:
                     facts.evaluations.append(message)
                 case Control() if message.run_id == run:
                     facts.ended = facts.ended or message.kind == "end"
+                    facts.take_word(message)
     return facts
 
 
@@ -84,6 +94,7 @@ def summary_of(settings: Settings, facts: ReportFacts, wall_s: float, accelerato
         facts.steps,
         facts.evaluations,
         facts.notices,
+        held=facts.held,
         wall_seconds=wall_s,
         accelerators=accelerators,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -102,6 +102,8 @@ class Summary(BaseModel):
     wall_seconds: float
     """Of this start of the run by `temper up`; of one whose services were started one by one, from the beginning of
     its first step or evaluation to the end of its last."""
+    held: dict[str, str] = {}
+    """Domains that are held back at its end, and why."""
 
 
 def wilson(passed: int, count: int) -> tuple[float, float] | None:
@@ -133,6 +135,7 @@ def build_summary(
     evaluations: Iterable[Evaluation],
     notices: Iterable[Notice] = (),
     *,
+    held: Mapping[str, str] | None = None,
     wall_seconds: float,
     accelerators: int = 1,
 ) -> Summary:
@@ -159,6 +162,7 @@ def build_summary(
         ),
         accelerators=accelerators,
         wall_seconds=round(wall_seconds, 3),
+        held=dict(held or {}),
     )
 
 

@@ -209,6 +209,15 @@ INJECTIONS: dict[str, tuple[str, Injection]] = {
     "an evaluation trained": ("trained on an evaluation", _attempt_changed(purpose="eval")),
     "a trajectory of another slot": ("wrong slot", _attempt_changed(slot=("0-rl-0000000", 99))),
     "more tokens than were booked": ("ledger", _attempt_changed(sampled_tokens=1000)),
+    "tokens that were lost": ("ledger", lambda f, r: _with_step(f, 0, tokens={})),
+    "tokens of a fate that nothing had": (
+        "ledger",
+        lambda f, r: _with_step(f, 0, tokens={**f.steps[0].tokens, "over_length": 3}),
+    ),
+    "more duplicates than were sampled": (
+        "ledger",
+        lambda f, r: _with_step(f, 0, tokens={**f.steps[0].tokens, "duplicate": 10**6}),
+    ),
     "a count that is wrong": ("ledger", lambda f, r: _with_step(f, 0, trained_trajectories=1000)),
     "a missing step": ("steps not contiguous", _step_gone),
     "a policy without a checkpoint": ("not durable", _checkpoint_gone),

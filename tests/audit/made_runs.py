@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from shared.contracts import Fate, GroupFate, Notice, Step
@@ -63,7 +64,11 @@ class MadeRun:
         trained = [
             t for g in groups for t, f in zip(g.trajectory_ids, g.fates, strict=True) if f == "trained"
         ]
-        tokens = sum(a.sampled_tokens for a in self.attempts if a.trajectory_id in set(trained))
+        sizes = {attempt.trajectory_id: attempt.sampled_tokens for attempt in self.attempts}
+        tokens: Counter[str] = Counter()
+        for group in groups:
+            for name, fate in zip(group.trajectory_ids, group.fates, strict=True):
+                tokens[fate] += sizes[name]
         self.steps.append(
             Step(
                 run_id=RUN,
@@ -76,8 +81,8 @@ class MadeRun:
                 groups=tuple(groups),
                 loss=self.rng.random(),
                 trained_trajectories=len(trained),
-                trained_tokens=tokens,
-                tokens={"trained": tokens} if tokens else {},
+                trained_tokens=tokens["trained"],
+                tokens=dict(tokens),
             )
         )
         self._publish(number)

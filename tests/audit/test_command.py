@@ -197,7 +197,8 @@ def test_a_clean_run_passes_and_can_be_audited_again(folder: Path):
     assert again.exit_code == 0
     body = json.loads(again.output)
     assert body == {
-        "run_id": "small", "ok": True, "ended": True, "slots": 2, "fates": {"trained": 2}, "pending": 0, "steps": 1,
+        "run_id": "small", "ok": True, "ended": True, "slots": 2, "fates": {"trained": 2}, "pending": 0,
+        "tokens": {"trained": 4, "unresolved": 0}, "steps": 1,
         "repeated_steps": 0, "policies": 2, "traces": 2, "open_spans": 0, "findings": [],
     }  # fmt: skip
 

@@ -162,6 +162,19 @@ def test_skipping_ends() -> None:
     assert "2 batches in a row were skipped: it is not the data" in decisions[-1].words()
 
 
+def test_a_pause_for_another_reason_ends_a_row_of_skips() -> None:
+    """Found by the state machine: a roll-back that was not possible left the count as it was."""
+    run = Run(
+        guard(
+            {"metric": "kl", "limit": 1.0, "action": "skip_batch"},
+            {"metric": "kl", "limit": 1.0, "action": "roll_back", "patience": 2},
+            max_roll_backs=0,
+            max_skips=1,
+        )
+    )
+    assert [run({"kl": 2.0}).action for _ in range(3)] == ["skip_batch", "pause", "skip_batch"]
+
+
 def test_what_is_not_a_number_is_out_of_every_bound() -> None:
     run = Run(
         guard(

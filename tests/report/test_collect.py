@@ -11,6 +11,7 @@ import pytest
 
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
+from shared.contracts import Control
 from shared.settings import Settings
 from temper.report.collect import summarize_run
 from tests.report.made_messages import RUN, evaluation, group, rl_step, sft_step
@@ -30,6 +31,9 @@ async def write(settings: Settings) -> None:
     await producer.send_raw(names.steps, b"k", b"no message")
     for made in (evaluation("start", 0, arithmetic=0), evaluation("end", 2, arithmetic=16)):
         await producer.send(names.control, made)
+    for domain, kind in (("sums", "hold"), ("mended", "hold"), ("mended", "lift")):
+        word = Control.model_validate({"run_id": RUN, "kind": kind, "domain": domain, "reason": "it wavers"})
+        await producer.send(names.control, word)
     await producer.close()
 
 
@@ -53,5 +57,6 @@ def test_a_run_is_summarized(
         "by_fate": {"stale": 1, "trained": 2},
     }
     assert [e["name"] for e in written["evaluations"]] == ["start", "end"]
+    assert written["held"] == {"sums": "it wavers"}
     assert written["evaluations"][1]["domains"]["arithmetic"]["passed"] == 16
     assert (settings.run_folder / "reward.png").exists() is plotting

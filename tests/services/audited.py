@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 
 from shared.domains.base import Attempt, Instance, Judgement
 from tests.verification.faulty import Copying
 
 FLAGGING = "tests.services.audited:Flagging"
 MOODY = "tests.services.audited:Moody"
+SHAKY = "tests.services.audited:Shaky"
 BY_PROCESS = "tests.services.audited:ByProcess"
 
 
@@ -31,6 +33,18 @@ class Moody(Copying):
 
     def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
         return Judgement.passed() if next(self._turns) % 2 else Judgement.failed("not in the mood")
+
+
+class Shaky(Copying):
+    """Throws a coin instead of looking, in a fifth of its checks."""
+
+    name = "shaky"
+    _chance = random.SystemRandom()
+
+    def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
+        if self._chance.random() < 0.2:
+            return Judgement.passed() if self._chance.random() < 0.5 else Judgement.failed("a coin")
+        return super().verify(instance, attempt)
 
 
 class ByProcess(Copying):

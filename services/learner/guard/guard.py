@@ -160,7 +160,10 @@ class Guard:
         elif not state.good:
             because = "no good checkpoint to go back to"
         if because:
-            return state, replace(decision, action="pause", because=because, rate_factor=state.rate_factor)
+            # What comes after somebody's look is another row of batches.
+            return replace(state, skips=0), replace(
+                decision, action="pause", because=because, rate_factor=state.rate_factor
+            )
         older = [step for step in state.good if step != state.last_target]
         target = older[-1] if older else state.good[-1]
         after = replace(
