@@ -19,7 +19,7 @@ from shared.contracts import Control, Message, Step, Trajectory
 from temper.audit.place import connected, run_settings
 from temper.models.tiny import make_tiny_model
 from tests.end_to_end.local_run import LocalRun, temper
-from tests.services.audited import SHAKY
+from tests.services.audited import EVEN, SHAKY
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +35,14 @@ partitions = 2
 session_timeout_ms = 6000
 drain_s = 5.0
 [[domains]]
-name = "arithmetic"
+name = "{even}"
 max_tokens = 4
 [[domains]]
 name = "{shaky}"
 max_tokens = 4
-weight = 3.0
 [[stages]]
 kind = "rl"
-steps = 8
+steps = 5
 groups_per_step = 4
 group_size = 8
 learning_rate = 1e-4
@@ -86,7 +85,7 @@ def of(seen: list[Message], kind: type[Any]) -> list[Any]:
 def test_an_unstable_verifier_is_named_and_held_back(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "tiny")
     with LocalRun(tmp_path, model) as run:
-        run.config.write_text(RUN.format(folder=tmp_path / "runs", model=model, shaky=SHAKY))
+        run.config.write_text(RUN.format(folder=tmp_path / "runs", model=model, shaky=SHAKY, even=EVEN))
         assert run.start(PYTHONPATH=str(ROOT)).wait() == 0
         seen = told(run)
         (hold,) = [word for word in of(seen, Control) if word.kind == "hold"]
@@ -95,7 +94,7 @@ def test_an_unstable_verifier_is_named_and_held_back(tmp_path: Path) -> None:
         for one in hold.body["evidence"]["attempts"]:
             assert sampled[one["trajectory_id"]].domain.name == "shaky" and len(one["verdicts"]) > 1
         _is_shown(run, hold.reason)
-        _nothing_of_it_is_trained_after_all_in_flight(of(seen, Step))
+        _the_others_are_learnt_from(of(seen, Step))
         _every_token_is_booked_once(run, list(sampled.values()), of(seen, Step))
 
 
@@ -109,13 +108,12 @@ def _is_shown(run: LocalRun, reason: str) -> None:
     )
 
 
-def _nothing_of_it_is_trained_after_all_in_flight(steps: list[Step]) -> None:
+def _the_others_are_learnt_from(steps: list[Step]) -> None:
     """Once its groups in flight were given up, steps learn from the sound domain alone."""
-    trained = [
-        {group.domain for group in step.groups if "expired" not in group.fates} - {""} for step in steps
-    ]
-    assert len(steps) == 8 and trained[-1] == {"arithmetic"}
-    assert any("shaky" in domains for domains in trained)
+    learnt = [{group.domain for group in step.groups if "expired" not in group.fates} for step in steps]
+    assert len(steps) == 5 and learnt[-1] == {"even_length"}
+    given_up = {group.domain for step in steps for group in step.groups if "expired" in group.fates}
+    assert given_up <= {"shaky", ""}
 
 
 def _every_token_is_booked_once(run: LocalRun, sampled: list[Trajectory], steps: list[Step]) -> None:

@@ -12,6 +12,7 @@ from tests.verification.faulty import Copying
 FLAGGING = "tests.services.audited:Flagging"
 MOODY = "tests.services.audited:Moody"
 SHAKY = "tests.services.audited:Shaky"
+EVEN = "tests.services.audited:EvenLength"
 BY_PROCESS = "tests.services.audited:ByProcess"
 
 
@@ -45,6 +46,15 @@ class Shaky(Copying):
         if self._chance.random() < 0.2:
             return Judgement.passed() if self._chance.random() < 0.5 else Judgement.failed("a coin")
         return super().verify(instance, attempt)
+
+
+class EvenLength(Copying):
+    """Pays any answer of an even number of characters: a policy that has learnt nothing gets it right at times."""
+
+    name = "even_length"
+
+    def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
+        return Judgement.failed("odd") if len(attempt.final_answer) % 2 else Judgement.passed()
 
 
 class ByProcess(Copying):
