@@ -16,6 +16,7 @@ from temper.cli import (
     audit,
     bench,
     broker,
+    chat,
     dead,
     domains,
     holds,
@@ -50,6 +51,7 @@ app.command("report")(report.report)
 app.command("resume")(resume.resume)
 app.command("judge")(judge.judge)
 app.command("attempt")(attempt.attempt)
+app.command("chat")(chat.chat)
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")
