@@ -19,6 +19,7 @@ from shared.episode_settings import EpisodeSettings
 from shared.errors import ConfigError
 from shared.plain_errors import explain, nearest
 from shared.sandbox.settings import SandboxSettings
+from shared.weights.settings import PublishingSettings
 
 ENVIRONMENT_PREFIX = "TEMPER_"
 
@@ -68,6 +69,10 @@ class BusSettings(Section):
 class StorageSettings(Section):
     uri: str = ""
     """fsspec URI of the object store; empty: `<run folder>/objects`."""
+    cache_bytes: int = Field(default=0, ge=0)
+    """What a rollout process keeps of policies beside the one that it serves; 0: nothing."""
+    patience_s: float = Field(default=180.0, gt=0)
+    """How long a rollout process goes on with the policy that it has while a newer one cannot be read."""
 
 
 class ModelSettings(Section):
@@ -347,6 +352,7 @@ class Settings(Section):
     run: RunSettings
     bus: BusSettings = BusSettings()
     storage: StorageSettings = StorageSettings()
+    publishing: PublishingSettings = PublishingSettings()
     model: ModelSettings
     workloads: tuple[WorkloadSettings, ...] = (WorkloadSettings(name="single_turn"),)
     domains: tuple[DomainSettings, ...] = Field(min_length=1)

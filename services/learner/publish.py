@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from services.learner.model import PolicyModel
-from shared.contracts import Canary, Policy, Stage, WeightsRef
+from shared.contracts import Canary, DeltaRef, Policy, Stage, WeightsRef
 from shared.settings import Settings
 
 CANARY_SEQUENCES = 4
@@ -53,6 +53,7 @@ def announcement(
     weights: WeightsRef,
     canary: Canary,
     checkpoint_uri: str,
+    deltas: tuple[DeltaRef, ...] = (),
 ) -> Policy:
     """The message that makes a version known. The version is the number of steps that made it."""
     return Policy(
@@ -62,6 +63,7 @@ def announcement(
         stage=stage,
         stage_index=stage_index,
         weights=weights,
+        deltas=deltas,
         canary=canary,
         checkpoint_uri=checkpoint_uri,
         model_uri=settings.model.path,

@@ -20,6 +20,7 @@ import torch
 from services.learner.batching import Batch
 from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
+from services.learner.deltas import DeltaPublisher
 from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
@@ -65,6 +66,7 @@ class Trainer:
         self._objectives = check_stages(settings)
         self._optimizer = make_optimizer(policy, settings.learner)
         self._checkpoints = CheckpointStore(store, settings.run.name)
+        self._deltas = DeltaPublisher(store, settings.run.name, settings.publishing, policy.served)
         self._reference = ReferencePolicy(store, settings.run.name)
         self._samples = [stage.samples for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
@@ -114,7 +116,9 @@ class Trainer:
         if self.objective is not None and self.objective.needs_reference:
             self._reference.load(self._policy, state["reference"], self._cache)
         steps = tuple(read_message(StepMessage, body) for body in state["steps"])
-        return Announcement(read_message(Policy, state["policy"]), steps)
+        policy: Policy = read_message(Policy, state["policy"])
+        self._deltas.resume(policy, saved.weights)
+        return Announcement(policy, steps)
 
     # Where the run is
 
@@ -338,14 +342,15 @@ class Trainer:
         began = time.perf_counter()
         step = snapshot.progress.step
         try:
-            weights = self._checkpoints.write_weights(step, self._policy.published_tensors())
-            made_by = snapshot.made_by
+            published, made_by = self._policy.published_tensors(), snapshot.made_by
+            weights = self._checkpoints.write_weights(step, published)
             policy = announcement(
                 self._settings,
                 step=step,
                 stage=self._settings.stages[made_by.stage_index].kind,
                 stage_index=made_by.stage_index,
                 weights=weights,
+                deltas=self._deltas.publish(step, made_by.stage_index, published, weights),
                 canary=make_canary(self._policy, self._settings.learner.canary_tolerance),
                 checkpoint_uri=self._checkpoints.uri(step),
             )
@@ -369,6 +374,7 @@ class Trainer:
         """Blocking. Once a newer policy is announced, the large files of old checkpoints may go."""
         keep = self._settings.learner.keep_checkpoints
         self._reference.prune(keep)
+        self._deltas.prune()
         return self._checkpoints.prune(keep, self._watch.good)
 
     def _optimizer_file(self) -> dict[str, torch.Tensor]:

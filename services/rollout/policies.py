@@ -17,6 +17,7 @@ import structlog
 
 from services.rollout.engines.base import Engine
 from services.rollout.following import Following
+from services.rollout.pulling import PolicyPull
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
@@ -32,11 +33,11 @@ from shared.errors import (
 from shared.plain_errors import one_line
 from shared.settings import Settings
 from shared.storage import ObjectStore
+from shared.storage.cache import ObjectCache
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.25
 _BACKOFF_S = 1.0
-_STORAGE_PATIENCE_S = 60.0
 
 
 class PolicyFollower:
@@ -47,14 +48,19 @@ class PolicyFollower:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._store = store
         self._producer = producer
-        self._cache = settings.run_folder / "cache"
+        cache = ObjectCache(settings.run_folder / "cache" / "policies", settings.storage.cache_bytes)
+        self._pull = PolicyPull(store, cache)
+        self._patience_s = settings.storage.patience_s
         self._following = Following(settings.run.name)
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []
         self._unreadable_since: float | None = None
         self.load_seconds = 0.0
         """Of the last policy: fetch, digest, copy and canary."""
+        self.moved_bytes = 0
+        """Of the last policy, from the object store."""
+        self.trouble = ""
+        """Why a newer policy is not served yet, in words."""
 
     @property
     def version(self) -> int:
@@ -97,6 +103,7 @@ class PolicyFollower:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._pull.close()
 
     async def _follow(self) -> None:
         topic = TopicNames(self._settings.bus.namespace).policies
@@ -127,26 +134,31 @@ class PolicyFollower:
     async def _adopt(self, policy: Policy) -> None:
         started = time.monotonic()
         try:
-            await self._load(policy)
+            # After a failure nothing that lies here is trusted: the full weights, fetched afresh.
+            afresh = self._following.failures > 0
+            pulled = await asyncio.to_thread(self._pull.get, policy, afresh=afresh)
+            await self._load(policy, pulled.path)
         except (AttestationError, DigestMismatchError) as error:
-            await asyncio.to_thread(self._forget, policy)
+            await asyncio.to_thread(self._pull.refused, policy)
             self._refuse(policy, error)
         except StorageError as error:
             await self._be_patient(policy, error)
         else:
-            self.load_seconds = time.monotonic() - started
-            self._unreadable_since = None
+            self.load_seconds, self.moved_bytes = time.monotonic() - started, pulled.moved_bytes
+            self._unreadable_since, self.trouble = None, ""
             self._following.succeeded(policy)
+            await asyncio.to_thread(self._pull.served, policy, pulled)
             self._release()
-            _log.info("policy.served", version=policy.version, seconds=round(self.load_seconds, 3))
-
-    async def _load(self, policy: Policy) -> None:
-        weights = policy.weights
-        if weights.kind != "full":
-            raise AttestationError(
-                f"policy {policy.version}: weights are a {weights.kind}; this rollout loads full weights only"
+            _log.info(
+                "policy.served",
+                version=policy.version,
+                seconds=round(self.load_seconds, 3),
+                fetch_seconds=round(pulled.seconds, 3),
+                way=pulled.way,
+                bytes=pulled.moved_bytes,
             )
-        path = await asyncio.to_thread(self._store.fetch, weights.uri, weights.sha256, self._cache)
+
+    async def _load(self, policy: Policy, path: Path) -> None:
         try:
             await self._engine.load_policy(path, policy.version, policy.canary)
         except TemperError:
@@ -157,23 +169,10 @@ class PolicyFollower:
             raise DependencyError(
                 f"policy {policy.version}: the engine cannot take its weights: {one_line(error)}"
             ) from error
-        if path.is_relative_to(self._cache):
-            await asyncio.to_thread(self._forget_others, path)
-
-    def _forget(self, policy: Policy) -> None:
-        """The retry must not see the same bytes from this disk again."""
-        for place in self._cache.iterdir() if self._cache.is_dir() else ():
-            if place.name.startswith(policy.weights.sha256):
-                place.unlink(missing_ok=True)
-
-    def _forget_others(self, path: Path) -> None:
-        """Downloads of earlier policies; another rollout on this machine may remove them first."""
-        for other in self._cache.iterdir():
-            if other != path and other.suffix == path.suffix:
-                other.unlink(missing_ok=True)
 
     def _refuse(self, policy: Policy, error: Exception) -> None:
         self._following.failed(policy)
+        self.trouble = str(error)
         if self._following.given_up:
             raise AttestationError(
                 f"policy {policy.version} cannot be attested, this worker stops producing: {error}"
@@ -186,8 +185,11 @@ class PolicyFollower:
         """Its object may have been pruned because newer ones exist, which the next poll will show."""
         now = time.monotonic()
         self._unreadable_since = self._unreadable_since or now
-        if now - self._unreadable_since > _STORAGE_PATIENCE_S:
-            raise error
+        self.trouble = f"policy {policy.version}: {error}"
+        if now - self._unreadable_since > self._patience_s:
+            raise StorageError(
+                f"policy {policy.version} could not be read for {self._patience_s:.0f} s (storage.patience_s): {error}"
+            ) from error
         _log.warning("policy not readable", version=policy.version, error=str(error))
         await asyncio.sleep(_BACKOFF_S)
 

@@ -128,10 +128,11 @@ class RolloutService:
         return self._follower.version
 
     def waits_for(self) -> str:
+        trouble = f" ({self._follower.trouble})" if self._follower.trouble else ""
         if self._follower.version < 0:
-            return "the first policy"
+            return f"the first policy{trouble}"
         wanted = self._follower.oldest_wait()
-        return "" if wanted is None else f"policy {wanted}"
+        return "" if wanted is None else f"policy {wanted}{trouble}"
 
     def ready(self) -> Mapping[str, Any]:
         return {"engine": self._engine.name}
@@ -146,6 +147,7 @@ class RolloutService:
             "batch_waiting": load.waiting,
             "batch_occupancy": load.running / load.max_batch,
             "policy_load_seconds": self._follower.load_seconds,
+            "policy_moved_bytes": self._follower.moved_bytes,
             "sandbox_sessions": self._turns.sessions,
         }
 

@@ -5,7 +5,7 @@ from shared.contracts.base import Message
 from shared.contracts.codec import MESSAGES, decode, encode, schema_header
 from shared.contracts.control import Control, DomainResult, Evaluation
 from shared.contracts.headers import Headers
-from shared.contracts.policy import Canary, Policy, TensorEntry, WeightsRef
+from shared.contracts.policy import Canary, DeltaRef, Policy, TensorEntry, WeightsRef
 from shared.contracts.reward import FAULTS, Reward, Verdict
 from shared.contracts.slot import Fate, Purpose, Slot, Stage
 from shared.contracts.step import DomainReward, GroupFate, Notice, Step
@@ -24,7 +24,7 @@ from shared.contracts.trajectory import (
 from shared.contracts.worker import Heartbeat, Service, WorkerState
 
 __all__ = [
-    "FAULTS", "MESSAGES", "NOT_SAMPLED", "Canary", "ChatMessage", "Control", "DomainRef", "DomainResult",
+    "FAULTS", "MESSAGES", "NOT_SAMPLED", "Canary", "ChatMessage", "Control", "DeltaRef", "DomainRef", "DomainResult",
     "DomainReward", "Evaluation", "Fate", "Float32Array", "GroupFate", "Headers", "Heartbeat", "Int32Array",
     "Limits", "MaskArray", "Message", "Notice", "Policy", "Purpose", "Reward", "Role", "RoleSpan", "Sampling",
     "SamplingMode", "Sequence", "Service", "Slot", "Stage", "Step", "StopReason", "Task", "TensorEntry", "Timings",

@@ -28,6 +28,21 @@ class WeightsRef(Part):
     tensors: tuple[TensorEntry, ...] = ()
 
 
+class DeltaRef(Part):
+    """What makes the weights of `version` of those of `base_version`: see `shared/weights/delta.py`.
+
+    `sha256` and `size_bytes` are of the delta's object; `base_sha256` and `result_sha256` of whole files of weights.
+    """
+
+    version: int = Field(ge=0)
+    base_version: int = Field(ge=0)
+    base_sha256: str
+    result_sha256: str
+    uri: str
+    sha256: str
+    size_bytes: int = Field(ge=0)
+
+
 class Canary(Part):
     """Fixed prompts and the log-probabilities that these weights give them.
 
@@ -61,12 +76,25 @@ class Policy(Message):
     stage: Stage
     stage_index: int = Field(ge=0)
     weights: WeightsRef
+    deltas: tuple[DeltaRef, ...] = ()
+    """Another way to these weights, oldest first: each is of what the one before makes, the last makes these. Empty:
+    take the full weights. An engine that serves the base of one of them may go on from there."""
     canary: Canary
     checkpoint_uri: str
     """The folder of the complete checkpoint that holds these weights, optimizer, offsets and slots."""
     model_uri: str = ""
     """Where configuration and tokenizer of the model are (a Hugging Face folder)."""
     created_ms: int = 0
+
+    @model_validator(mode="after")
+    def _deltas_lead_here(self) -> Policy:
+        ends = [delta.base_sha256 for delta in self.deltas[1:]] + [self.weights.sha256] * bool(self.deltas)
+        for delta, wanted in zip(self.deltas, ends, strict=True):
+            if delta.result_sha256 != wanted:
+                raise ValueError(
+                    f"the delta to version {delta.version} makes {delta.result_sha256[:12]}, what follows is of {wanted[:12]}"
+                )
+        return self
 
     def key(self) -> str:
         return f"{self.run_id}/policy"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,6 +51,11 @@ class ObjectStore:
     def uri_of(self, key: str) -> str:
         return f"{self.uri}/{_checked(key)}"
 
+    @property
+    def is_local(self) -> bool:
+        """A folder of this machine (or one that is mounted as such)."""
+        return self._is_local
+
     def local_path(self, key: str) -> Path | None:
         """Where a local store keeps `key` (its folder exists afterwards); None on a remote store.
 
@@ -68,6 +73,10 @@ class ObjectStore:
     def put_bytes(self, key: str, data: bytes) -> ObjectRef:
         """Raises `StorageError` (disk full: path, bytes wanted and the mend are named)."""
         return self._put(key, iter((data,)), len(data))
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes], size: int) -> ObjectRef:
+        """As `put_bytes`, of `size` bytes in pieces."""
+        return self._put(key, iter(chunks), size)
 
     def put_file(self, key: str, path: Path) -> ObjectRef:
         """Copies in chunks; a file that already lies at `local_path(key)` is only hashed."""

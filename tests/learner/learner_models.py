@@ -10,12 +10,14 @@ from services.learner.model import PolicyModel
 VOCABULARY = 32
 
 
-def small_policy(dtype: torch.dtype = torch.float32, seed: int = 0, tied: bool = True) -> PolicyModel:
+def small_policy(
+    dtype: torch.dtype = torch.float32, seed: int = 0, tied: bool = True, width: int = 16
+) -> PolicyModel:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,

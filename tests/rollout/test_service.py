@@ -304,7 +304,7 @@ def test_a_remote_store_is_downloaded_and_tidied(
                 await bench.heartbeat(lambda beat, version=version: beat.policy_version == version)
 
     asyncio.run(body())
-    assert len(list((settings.run_folder / "cache").iterdir())) == 1
+    assert len(list((settings.run_folder / "cache" / "policies").iterdir())) == 1
 
 
 def changed(weights: Path, folder: Path, version: int) -> Path:

@@ -70,7 +70,7 @@ def test_a_policy_announced_while_samples_run(
     assert ((0, 1) in spans) == (mode == "in_flight")
 
 
-@pytest.mark.parametrize("kind", ["truncated", "vocabulary", "delta"])
+@pytest.mark.parametrize("kind", ["truncated", "vocabulary"])
 def test_weights_that_cannot_be_served_end_the_worker_with_the_reason(
     make_settings: Make, tiny_folder: Path, weights: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -85,10 +85,8 @@ def test_weights_that_cannot_be_served_end_the_worker_with_the_reason(
         tensors["model.embed_tokens.weight"] = embedding[:-3].clone()
         save_file(tensors, str(place))
     ref = ObjectStore(settings.storage_uri).put_file("bad", place)
-    bad = WeightsRef(
-        uri=ref.uri, sha256=ref.sha256, size_bytes=ref.size_bytes, kind="delta" if kind == "delta" else "full"
-    )
-    words = {"truncated": "not a readable", "vocabulary": "vocabulary changed", "delta": "a delta"}[kind]
+    bad = WeightsRef(uri=ref.uri, sha256=ref.sha256, size_bytes=ref.size_bytes)
+    words = {"truncated": "not a readable", "vocabulary": "vocabulary changed"}[kind]
 
     async def body() -> Any:
         bench = Bench(settings)
@@ -109,7 +107,7 @@ def test_a_damaged_download_is_fetched_afresh_and_served(
     """What an interrupted download left in the cache is resumed; where it is wrong the retry starts from nothing."""
     settings = make_settings(model={"path": str(tiny_folder)}, storage={"uri": f"memory://{tmp_path.name}"})
     policy = make_policy(settings, weights, 0)
-    cache = settings.run_folder / "cache"
+    cache = settings.run_folder / "cache" / "policies"
     cache.mkdir(parents=True)
     (cache / f"{policy.weights.sha256}.partial").write_bytes(b"not the first bytes of this file")
 
