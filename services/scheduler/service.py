@@ -14,6 +14,7 @@ import structlog
 
 from services.scheduler.agenda import Agenda
 from services.scheduler.evaluations import RunningEvaluation
+from services.scheduler.peers import peers_in_words
 from services.scheduler.tasks import TaskBuilder
 from services.scheduler.training import TrainingPlan
 from shared.bus.delivery import Delivery
@@ -247,7 +248,7 @@ class SchedulerService:
                     self._observe(delivery)
                 if reader.at_end():
                     await self._act(time.time())
-                self._check_progress()
+                await self._check_progress()
         finally:
             await reader.close()
 
@@ -329,15 +330,29 @@ class SchedulerService:
                 reason=self._state.holds.get(name, ""),
             )
 
-    def _check_progress(self) -> None:
+    async def _check_progress(self) -> None:
         if self._state.paused:
             self._progress_s = time.monotonic()  # a person was asked: no clock runs
         waited = time.monotonic() - self._progress_s
         if waited > self._settings.scheduler.stall_s:
+            peers = await self._peers()
             raise StalledError(
-                f"run {self._run_id}: no progress for {waited:.0f} s, waiting for {self._state.waits_for() or 'nothing'}; "
-                f"look at the workers' heartbeats, or raise scheduler.stall_s"
+                f"run {self._run_id}: no progress for {waited:.0f} s, waiting for {self._state.waits_for() or 'nothing'}"
+                f"{'; ' if peers else ''}{peers}; mend that, or raise scheduler.stall_s"
             )
+
+    async def _peers(self) -> str:
+        """Who of the others is gone, and what the living wait for."""
+        beats: dict[str, Heartbeat] = {}
+        reader = self._reader([self._names.workers])
+        try:
+            async for delivery in reader.to_end(POLL_S):
+                beat = delivery.message
+                if isinstance(beat, Heartbeat) and beat.run_id == self._run_id:
+                    beats[beat.worker_id] = beat
+        finally:
+            await reader.close()
+        return peers_in_words(beats.values(), int(time.time() * 1000), self._settings.telemetry.heartbeat_s)
 
     def _reader(self, topics: list[str]) -> LogReader:
         return LogReader(self._settings, "scheduler", topics, "earliest", self._producer)

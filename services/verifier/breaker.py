@@ -1,4 +1,5 @@
-"""A breaker by domain: when most of its checks end in faults of ours, something is broken and somebody must know.
+"""A breaker by domain: when most of its attempts or checks end in faults of ours, something is broken and somebody
+must know.
 
 Invariant: a domain trips once when at least `share` of its last `window` checks (and no fewer than `least`) were
 faults, and not again before it was lifted. Pure and of bounded memory.
@@ -38,7 +39,7 @@ class Breaker:
         self._domains: dict[str, _History] = {}
 
     def observe(self, domain: str, fault: str = "") -> Tripped | None:
-        """One finished check; `fault` in words where it was one. What it returns is returned once."""
+        """One finished check, or an attempt that could not be made; `fault` in words where it was one. What it returns is returned once."""
         history = self._domains.setdefault(domain, _History(deque(maxlen=self._window)))
         history.outcomes.append(bool(fault))
         if fault:

@@ -41,7 +41,7 @@ def broken_checks(tripped: Tripped) -> Finding:
     return Finding(
         tripped.domain,
         "faults",
-        f"{tripped.faults} of its last {tripped.checks} checks were faults of ours "
+        f"{tripped.faults} of its last {tripped.checks} attempts and checks ended in faults of ours "
         f"({outward(latest[-1], 160)}): mend it, then lift it",
         {"faults": tripped.faults, "checks": tripped.checks, "latest": latest},
     )

@@ -121,6 +121,7 @@ class VerifierService:
                 await self._send(
                     faulted(trajectory, "infrastructure", fault, self._signature(delivery)), span
                 )
+                await self._count_fault_of_rollout(trajectory)
                 return
             attempt = Attempt(trajectory.final_answer, trajectory.artifacts)
             checked = await self._check(delivery, attempt)
@@ -161,6 +162,13 @@ class VerifierService:
             raise
         self._breaker.observe(domain.name)
         return checked
+
+    async def _count_fault_of_rollout(self, trajectory: Trajectory) -> None:
+        """Tools and sandboxes that break while a domain is attempted are as much its trouble as a check that breaks."""
+        if trajectory.stop_reason != "infrastructure":
+            return
+        tripped = self._breaker.observe(trajectory.domain.name, f"no attempt: {trajectory.fault}")
+        await self._tell(None if tripped is None else broken_checks(tripped))
 
     async def _tell(self, finding: Finding | None) -> None:
         if finding is not None:

@@ -288,6 +288,33 @@ def test_a_late_sample_shares_the_prompt_of_a_running_one(engine: TransformersEn
     assert alone.token_ids.tolist() == late.token_ids.tolist()
 
 
+def test_a_prompt_that_older_weights_read_is_read_again(
+    engine: TransformersEngine, tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Keys and values of one version are never shared with a request that came after the next was loaded."""
+    weights, other = tiny_folder / "model.safetensors", tmp_path / "other.safetensors"
+    save_file({name: tensor * 1.1 for name, tensor in load_file(weights).items()}, other)
+    asked = [request(3, length=20, seed=seed, max_tokens=200, stop_ids=frozenset()) for seed in range(2)]
+    reads = []
+    decoder, read = engine._decoder, engine._decoder.read_prompts
+    decoder.read_prompts = lambda *a: reads.append(a) or read(*a)  # type: ignore[method-assign,func-returns-value]
+
+    async def run() -> tuple[Generation, Generation, Generation]:
+        await engine.load_policy(weights, 0, None)
+        first = asyncio.create_task(engine.generate(asked[0]))
+        steps = engine.capacity().decode_steps
+        while engine.capacity().decode_steps < steps + 5:
+            await asyncio.sleep(0.001)
+        await engine.load_policy(other, 1, None)
+        late = await engine.generate(asked[1])
+        return await first, late, await engine.generate(asked[1])
+
+    first, late, alone = asyncio.run(run())
+    assert [version for _, version in first.versions] == [0, 1] and len(reads) == 3
+    assert late.token_ids.tolist() == alone.token_ids.tolist()
+    np.testing.assert_allclose(late.logprobs, alone.logprobs, atol=1e-5)
+
+
 def test_the_block_grows_under_running_rows(
     engine: TransformersEngine, weights: Path, tiny_folder: Path
 ) -> None:

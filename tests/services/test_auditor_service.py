@@ -110,6 +110,35 @@ def test_checks_that_mostly_end_in_faults_hold_their_domain_back(make_settings: 
     asyncio.run(body())
 
 
+def test_attempts_that_mostly_could_not_be_made_hold_their_domain_back(make_settings: MakeSettings) -> None:
+    """Two of three tool calls fail for a reason of ours: rollout says so attempt by attempt, and somebody counts."""
+    settings = make_settings(auditor=QUIET)
+    name = settings.run.name
+    broken = [
+        trajectory(
+            name, SUM, "", group=f"g{n}", stop_reason="infrastructure", fault="tool `shell`: no socket"
+        )
+        for n in range(12)
+    ]
+    given_up = [trajectory(name, SUM, "", group=f"c{n}", stop_reason="cancelled") for n in range(9)]
+    sound = [trajectory(name, SUM, "1", group=f"s{n}") for n in range(3)]
+
+    async def body() -> None:
+        async with bench(settings) as it, verifying(settings):
+            await send(it, [*given_up, *sound])
+            await it.rewards(len(given_up) + len(sound))
+            await send(it, broken)
+            (hold,) = await holds(it)
+            assert (hold.domain, hold.body["cause"]) == ("arithmetic", "faults")
+            assert "no attempt: tool `shell`: no socket" in hold.body["evidence"]["latest"][-1]
+            evidence = hold.body["evidence"]
+            assert evidence["checks"] - evidence["faults"] == len(sound), (
+                "what was cancelled is nobody's fault"
+            )
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("never", [[], ["arithmetic"]])
 def test_a_domain_that_is_never_held_back_is_not(make_settings: MakeSettings, never: list[str]) -> None:
     settings = make_settings(auditor={**QUIET, "never_hold": never})
