@@ -14,7 +14,7 @@ from learner_builders import reward
 from learner_world import World, steps, with_learner
 
 from shared.bus.dead_book import find_letters
-from shared.contracts import Policy, Step
+from shared.contracts import Heartbeat, Policy, Step
 from shared.settings import Settings
 
 GROUPS = len(DEFECTS) + len(UNREADABLE)
@@ -90,7 +90,7 @@ def runs(
         }  # fmt: skip
         for name, send in (("clean", clean), ("spoilt", spoilt)):
             # One partition: the order in which groups are complete is that in which they were sent.
-            settings = learner_settings(stages=[stage], bus={"partitions": 1})
+            settings = learner_settings(stages=[stage], bus={"partitions": 1}, telemetry={"heartbeat_s": 0.1})
             told[name] = asyncio.run(with_learner(settings, after_one_step(send))), settings
     return told
 
@@ -178,3 +178,10 @@ def test_every_sampled_token_is_booked_to_its_cause(runs: dict[str, tuple[World,
     assert step.trained_tokens == step.tokens["trained"]
     total = step.seconds["total"]
     assert step.effective_throughput == pytest.approx(step.trained_trajectories / total) and total > 0
+
+
+def test_the_heartbeat_counts_them(runs: dict[str, tuple[World, Settings]]) -> None:
+    wanted = sum(defect.letter for defect in DEFECTS) + 2 * len(MISPLACED)
+    for name, count in (("spoilt", wanted), ("clean", 0)):
+        beats = [beat for beat in runs[name][0].of(Heartbeat) if "invalid" in beat.gauges]
+        assert max(beat.gauges["invalid"] for beat in beats) == count
