@@ -261,6 +261,18 @@ class AuditorSettings(Section):
     """Domains that no finding holds back: it is logged all the same."""
 
 
+class KeepSettings(Section):
+    """Which checkpoints keep their weights beside the newest `learner.keep_checkpoints` and those that the guard may
+    go back to."""
+
+    every: int = Field(default=0, ge=0)
+    """Each step that it divides; 0: none."""
+    best: int = Field(default=0, ge=0)
+    """So many of the highest held-out pass rate."""
+    best_of: str = ""
+    """The domain whose pass rate counts; empty: all together."""
+
+
 class LearnerSettings(Section):
     micro_batch_tokens: int = Field(default=4096, ge=16)
     """Padded tokens in one forward and backward pass, at most; a batch is cut into equal ones."""
@@ -274,6 +286,8 @@ class LearnerSettings(Section):
     checkpoint_every: int = Field(default=1, ge=1)
     """Steps between checkpoints; a policy is published with each."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    """The newest; older ones are stripped of weights and optimizer."""
+    keep: KeepSettings = KeepSettings()
     threads: int = Field(default=0, ge=0)
     device: str = "auto"
     max_buffered_groups: int = Field(default=64, ge=1)
@@ -378,6 +392,8 @@ class Settings(Section):
         for stage in self.stages:
             for name in stage.domains:
                 _known("stage domain", name, domains)
+        if self.learner.keep.best_of:
+            _known("learner.keep.best_of domain", self.learner.keep.best_of, domains)
         for name in self.auditor.never_hold:
             _known("auditor.never_hold domain", name, domains)
         for section in (self.rollout, self.verifier):

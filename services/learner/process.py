@@ -1,7 +1,8 @@
 """The learner process: records in, policies and steps out.
 
-Invariant: a policy is announced when its checkpoint is complete, and a step after its policy; whatever stops the
-process, the next one goes on from the newest checkpoint. It always says what it waits for.
+Invariant: a policy is announced when its checkpoint is complete, and a step after its policy; the next step is taken
+while the checkpoint is written, and its own checkpoint waits for that. Whatever stops the process, the next one goes
+on from the newest checkpoint. It always says what it waits for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from services.learner.intake.intake import Refused
 from services.learner.intake.ledger import effective_throughput
 from services.learner.intake.reader import IntakeReader, may_read_ahead
 from services.learner.model import load_policy
+from services.learner.publisher import Publisher
 from services.learner.run_lock import RunLock
-from services.learner.snapshot import Announcement, with_seconds, with_total
+from services.learner.snapshot import Announcement
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
 from services.learner.start_from import check_sources
@@ -32,6 +34,7 @@ from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
 from shared.contracts import Control, GroupFate, Heartbeat, Notice, Step, WorkerState
+from shared.kill_points import reached
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
@@ -58,10 +61,10 @@ class LearnerService:
         self._tracing = Tracing.start(settings, "learner", worker_id)
         self._control = ControlWatcher(settings, "learner")
         self._compute = ComputeThread("learner-compute")
+        self._publisher = Publisher(settings, self._producer, self._tracing, self._control)
         self._stop = asyncio.Event()
         self._trainer: Trainer | None = None
         self._reader: IntakeReader | None = None
-        self._spans: dict[int, StepSpans] = {}
         self._abandoned: set[str] = set()
         self._state: WorkerState = "starting"
         self._waits_for = "the model to be loaded"
@@ -110,7 +113,9 @@ class LearnerService:
         told.check(announcement.policy.version, self._run_id)
         self._trainer = trainer
         untold = tuple(step for step in announcement.steps if step.step not in told.steps)
-        await self._announce(Announcement(announcement.policy, untold, announcement.seconds))
+        first = Announcement(announcement.policy, untold, announcement.seconds)
+        await self._publisher.announce(trainer, first, held_up=0.0)
+        reached("before_intake", announcement.policy.version)
         self._reader = IntakeReader(self._settings, trainer, self._producer)
         self._log.info(
             "learner.ready",
@@ -123,6 +128,8 @@ class LearnerService:
     async def _work(self) -> None:
         trainer = self._ready_trainer()
         while not self._stop.is_set() and not self._control.ended.is_set():
+            if self._publisher.failed:
+                await self._written()
             await self._give_up_groups(trainer)
             if await self._held_up(trainer):
                 await self._the_reader().poll(POLL_S)
@@ -140,19 +147,22 @@ class LearnerService:
                 await self._notice(list(trainer.intake.take_fates()), [])
             self._say("waiting", self._words(trainer))
             await self._the_reader().poll(POLL_S)
+        await self._written()
 
     async def _held_up(self, trainer: Trainer) -> bool:
         """Whether nothing may be learnt now: the guard has paused the run, or the stage waits for its weights."""
         if not trainer.gate.open:
             return False
         if trainer.pause is not None:
+            await self._written()  # whoever is told of the pause finds its checkpoint
             return await self._paused(trainer)
         if not trainer.starts_from:
             return False
         index = trainer.progress.stage_index - 1
         name = f"{index}-{self._settings.stages[index].kind}-end"
         if name not in self._control.evaluations:
-            # The policy of the stage before is measured before another one takes its place.
+            # The policy of the stage before is told, then measured, before another one takes its place.
+            await self._written()
             self._say("waiting", f"evaluation {name}, to start the next stage from {trainer.starts_from}")
             return True
         record = await self._compute.submit(trainer.adopt)
@@ -178,9 +188,20 @@ class LearnerService:
         return True
 
     async def _checkpoint(self, trainer: Trainer) -> None:
+        """Copies what is to be written and goes on; what is written is announced when it is complete. One at a time:
+        a disk that is slower than the steps holds them up here, and an announcement is never two versions late."""
+        began = time.monotonic()
+        await self._written()
         snapshot = trainer.seal(self._the_reader().positions())
-        announcement = await self._meanwhile(self._compute.submit(trainer.write, snapshot))
-        await self._announce(announcement)
+        staged = await self._meanwhile(self._compute.submit(trainer.take_copies, snapshot))
+        self._publisher.begin(trainer, staged, time.monotonic() - began)
+
+    async def _written(self) -> None:
+        """Returns when no checkpoint is being written and all are announced. Raises what went wrong with one."""
+        job = self._publisher.job
+        if job is not None:
+            await self._meanwhile(job)
+            self._publisher.job = None
 
     async def _step(self, trainer: Trainer, groups: list[JudgedGroup]) -> None:
         number = trainer.progress.step + 1
@@ -206,7 +227,8 @@ class LearnerService:
             return
         computed = time.monotonic() - began
         record, refused = trainer.book(groups, metrics, {"wait": waited, "compute": computed})
-        self._spans[number] = spans
+        reached("after_step", number)
+        self._publisher.spans[number] = spans
         self._log_refused(refused)
         self._gauges["tokens_per_second"] = metrics.computed_tokens / computed if computed > 0 else 0.0
         if trainer.checkpoint_due():
@@ -233,26 +255,6 @@ class LearnerService:
             rewards={name: round(reward.mean, 4) for name, reward in record.rewards.items()},
             tokens=record.tokens,
             seconds=round(total, 2),
-        )
-
-    async def _announce(self, announcement: Announcement) -> None:
-        """The policy first: whoever hears of the step may count on its policy."""
-        trainer = self._ready_trainer()
-        began = time.monotonic()
-        await self._producer.send(self._names.policies, announcement.policy)
-        publishing = time.monotonic() - began
-        for step in with_seconds(announcement.steps, checkpoint=announcement.seconds, publish=publishing):
-            whole = with_total(step)
-            await self._producer.send(self._names.steps, whole)
-            spans = self._spans.pop(step.step, None) or StepSpans(self._tracing, step.step)
-            spans.finish(step)
-        self._gauges["checkpoint_seconds"] = announcement.seconds
-        await self._compute.submit(trainer.prune)
-        self._log.info(
-            "policy.announced",
-            version=announcement.policy.version,
-            sha256=announcement.policy.weights.sha256[:12],
-            checkpoint_seconds=round(announcement.seconds, 2),
         )
 
     async def _notice(self, fates: list[GroupFate], refused: list[Refused]) -> None:
@@ -326,7 +328,7 @@ class LearnerService:
             processed=self._trained,
             failures=self._refused_steps,
             lag=reader.lag() if reader is not None else 0,
-            gauges=dict(self._gauges),
+            gauges={**self._gauges, **self._publisher.gauges},
         )
 
     def _ready_trainer(self) -> Trainer:
@@ -340,8 +342,7 @@ class LearnerService:
     async def _close(
         self, leaving: asyncio.Event, watching: asyncio.Task[None], beating: asyncio.Task[None]
     ) -> None:
-        for spans in self._spans.values():
-            spans.abandon()
+        await self._publisher.close()
         leaving.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(watching, beating, return_exceptions=True)

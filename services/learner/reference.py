@@ -7,6 +7,8 @@ restart measures against the very same weights.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,59 +20,82 @@ from shared.errors import StorageError
 from shared.storage import ObjectStore
 
 
+@dataclass
+class FrozenReference:
+    """A frozen policy and where it is stored, once it is."""
+
+    key: str
+    model: PolicyModel
+    stored: dict[str, str] | None = None
+
+    def store(self, store: ObjectStore) -> dict[str, str]:
+        """Writes it unless it is written; where it is. Raises `StorageError`."""
+        if self.stored is None:
+            written = store_tensors(store, self.key, self.model.named_tensors())
+            self.stored = {"uri": store.uri_of(self.key), "sha256": written.sha256}
+        return self.stored
+
+
 class ReferencePolicy:
     """`model` is None where the stage's objective has no KL term."""
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self._store = store
-        self._folder = f"references/{run_id}"
-        self._kept: dict[str, str] | None = None
+        self._folder = _folder(run_id)
+        self._frozen: FrozenReference | None = None
         self.wanted = False
-        self.model: PolicyModel | None = None
+
+    @property
+    def model(self) -> PolicyModel | None:
+        return None if self._frozen is None else self._frozen.model
 
     def drop(self) -> None:
         """The stage ends."""
-        self.wanted, self.model, self._kept = False, None, None
+        self.wanted, self._frozen = False, None
 
     def renew(self) -> None:
         """The policy as it is now becomes the reference, with the checkpoint that is about to be written."""
-        self.model, self._kept = None, None
+        self._frozen = None
 
-    def keep(self, policy: PolicyModel, stage_index: int, stage_step: int = 0) -> dict[str, str] | None:
-        """Freezes and stores the policy if the stage wants a reference and has none; where it is.
+    def freeze(self, policy: PolicyModel, stage_index: int, stage_step: int = 0) -> FrozenReference | None:
+        """Freezes the policy if the stage wants a reference and has none; what the checkpoint must store.
 
-        Every reference has a key of its own: older checkpoints still name theirs. Raises `StorageError`.
+        Every reference has a key of its own: older checkpoints still name theirs.
         """
         if not self.wanted:
             return None
-        if self._kept is None:
-            self.model = _frozen(policy)
+        if self._frozen is None:
             # Fixed width: names sort in the order in which the references were made.
             key = f"{self._folder}/{stage_index:04d}-{stage_step:08d}.safetensors"
-            written = store_tensors(self._store, key, policy.named_tensors())
-            self._kept = {"uri": self._store.uri_of(key), "sha256": written.sha256}
-        return self._kept
-
-    def prune(self, keep: int) -> None:
-        """Removes all but the newest `keep`: the newest `keep` checkpoints name no others, each names one at most."""
-        for key in sorted(self._store.list(f"{self._folder}/"))[: -max(1, keep)]:
-            if self._kept is None or self._store.uri_of(key) != self._kept["uri"]:
-                self._store.delete(key)
+            self._frozen = FrozenReference(key, frozen(policy))
+        return self._frozen
 
     def load(self, policy: PolicyModel, kept: dict[str, Any] | None, cache: Path) -> None:
         """Restores it beside a restored policy. Raises `StorageError`."""
         if kept is None:
             raise StorageError("the checkpoint names no reference policy, and the objective has a KL term")
         self.wanted = True
-        self._kept = {"uri": kept["uri"], "sha256": kept["sha256"]}
-        self.model = _frozen(policy)
+        model = frozen(policy)
         tensors = read_tensors(self._store.fetch(kept["uri"], kept["sha256"], cache))
         with torch.no_grad():
-            for name, tensor in self.model.named_tensors().items():
+            for name, tensor in model.named_tensors().items():
                 tensor.copy_(tensors[name])
+        self._frozen = FrozenReference("", model, {"uri": kept["uri"], "sha256": kept["sha256"]})
 
 
-def _frozen(policy: PolicyModel) -> PolicyModel:
+def prune_references(store: ObjectStore, run_id: str, named: Collection[str]) -> None:
+    """Removes all but those whose URI is in `named`: by the checkpoints that can still be resumed."""
+    for key in store.list(f"{_folder(run_id)}/"):
+        if store.uri_of(key) not in named:
+            store.delete(key)
+
+
+def _folder(run_id: str) -> str:
+    return f"references/{run_id}"
+
+
+def frozen(policy: PolicyModel) -> PolicyModel:
+    """A copy that learns nothing."""
     twin = PolicyModel(copy.deepcopy(policy.model).eval().requires_grad_(False), policy.served)
     twin.packs, twin.logit_bytes = policy.packs, policy.logit_bytes
     return twin

@@ -9,7 +9,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from services.learner.guard.state import GuardState
 from services.learner.intake.ledger import effective_throughput
 from services.learner.stages import Progress
 from shared.contracts import Policy, Step, decode, schema_header
@@ -24,8 +23,6 @@ class Snapshot:
     """Where the run was when the weights were made: differs at the end of a stage."""
     state: dict[str, Any]
     steps: tuple[Step, ...]
-    guard: GuardState
-    """Once it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +32,7 @@ class Announcement:
     policy: Policy
     steps: tuple[Step, ...]
     seconds: float = 0.0
+    """It took to write what it tells of."""
 
 
 @dataclass(frozen=True, slots=True)

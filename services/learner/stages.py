@@ -48,6 +48,19 @@ def stage_ended(progress: Progress, stages: tuple[StageSettings, ...]) -> bool:
     return progress.stage_index < len(stages) and progress.stage_step >= stages[progress.stage_index].steps
 
 
+def evaluated_versions(settings: Settings, step: int) -> frozenset[int]:
+    """Versions up to `step` that the scheduler evaluates: the first, those at the ends of stages, every n steps."""
+    every = settings.evaluation.every_steps
+    found = {0} if settings.evaluation.at_start else set()
+    begun = 0
+    for index, stage in enumerate(settings.stages):
+        begun += bool(index and stage.start_from)  # taking other weights is a step of the run
+        found |= set(range(begun + every, begun + stage.steps, every)) if every else set()
+        begun += stage.steps
+        found.add(begun)
+    return frozenset(version for version in found if version <= step)
+
+
 def identity(settings: Settings, shapes: dict[str, tuple[int, ...]]) -> dict[str, object]:
     """What a checkpoint's offsets and slots belong to: with another of these they mean nothing."""
     return {

@@ -6,16 +6,15 @@ checked. Nothing but weights is taken: moments, offsets and progress are the run
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from torch import Tensor
 
-from services.learner.checkpoint import MANIFEST, OPTIMIZER, WEIGHTS
+from services.learner.checkpoint import read_checkpoint
+from services.learner.manifest import MANIFEST, read_manifest
 from services.learner.model import PolicyModel, load_policy
 from services.learner.restoring import master_weights, put
-from services.learner.tensorfile import read_tensors
-from shared.errors import ConfigError, DependencyError, StorageError
+from shared.errors import ConfigError, DependencyError
 from shared.settings import LearnerSettings, ModelSettings, Settings
 from shared.storage import ObjectStore
 
@@ -56,24 +55,19 @@ def start_from(source: str, policy: PolicyModel, learner: LearnerSettings, cache
 
 def _of_checkpoint(source: str, cache: Path) -> dict[str, Tensor] | None:
     """None where the folder is no complete checkpoint."""
-    store = ObjectStore(source if "://" in source else f"file://{Path(source).absolute()}")
-    if not store.exists(MANIFEST):
+    where = (source if "://" in source else f"file://{Path(source).absolute()}").rstrip("/")
+    parent, _, folder = where.rpartition("/")
+    store = ObjectStore(parent)
+    if not store.exists(f"{folder}/{MANIFEST}"):
         return None
-    try:
-        files = json.loads(store.get_bytes(store.uri_of(MANIFEST)))["files"]
-        digests = {name: str(files[name]["sha256"]) for name in (WEIGHTS, OPTIMIZER)}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"start_from {source!r}: its {MANIFEST} is damaged: {error}") from error
-    for name in digests:
-        if not store.exists(name):
+    manifest = read_manifest(store.get_bytes(store.uri_of(f"{folder}/{MANIFEST}")), source)
+    for name in manifest.large:
+        if not store.exists(f"{folder}/{name}"):
             raise ConfigError(
                 f"start_from {source!r}: its {name} was pruned; name a newer checkpoint, or raise "
                 "learner.keep_checkpoints of the run that made it"
             )
-    weights, optimizer = (
-        read_tensors(store.fetch(store.uri_of(name), digest, cache)) for name, digest in digests.items()
-    )
-    return master_weights(weights, optimizer)
+    return master_weights(*read_checkpoint(store, folder, manifest, cache))
 
 
 def _of_model(source: str, learner: LearnerSettings) -> dict[str, Tensor]:

@@ -7,8 +7,7 @@ groups, the step's own book. A trainer opened from it goes on exactly as the one
 from __future__ import annotations
 
 import base64
-import json
-import time
+import itertools
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,28 +19,37 @@ import torch
 from services.learner.batching import Batch
 from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
-from services.learner.deltas import DeltaPublisher
+from services.learner.checkpoint_writer import CheckpointWriter
 from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Intake, Refused
 from services.learner.intake.offsets import ReplayGate, Shard
+from services.learner.kept import NO_SCORES, Scores
 from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel
 from services.learner.objectives.presets import Objective
 from services.learner.optimizer import learning_rate, make_optimizer
 from services.learner.pairing import batch_of
-from services.learner.publish import announcement, make_canary
 from services.learner.reference import ReferencePolicy
 from services.learner.restoring import optimizer_file, restore
 from services.learner.snapshot import Announcement, Origin, Snapshot, read_message
-from services.learner.stages import Progress, check_identity, check_stages, identity, stage_ended
+from services.learner.stages import (
+    Progress,
+    check_identity,
+    check_stages,
+    evaluated_versions,
+    identity,
+    stage_ended,
+)
+from services.learner.staging import Staged
 from services.learner.start_from import start_from
 from services.learner.step import NonFiniteStepError, Step
 from services.learner.watch import Pause, Watch
-from shared.contracts import GroupFate, Policy, encode
+from shared.contracts import GroupFate, Policy
 from shared.contracts import Step as StepMessage
 from shared.errors import TemperError
+from shared.kill_points import reached
 from shared.settings import Settings, StageSettings
 from shared.storage import ObjectStore
 
@@ -66,8 +74,8 @@ class Trainer:
         self._objectives = check_stages(settings)
         self._optimizer = make_optimizer(policy, settings.learner)
         self._checkpoints = CheckpointStore(store, settings.run.name)
-        self._deltas = DeltaPublisher(store, settings.run.name, settings.publishing, policy.served)
         self._reference = ReferencePolicy(store, settings.run.name)
+        self._writer = CheckpointWriter(settings, store, self._checkpoints, policy.served)
         self._samples = [stage.samples for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
         self._refusals = 0
@@ -97,7 +105,7 @@ class Trainer:
         self._begin_stage()
         if self.starts_from:
             self._take_weights()
-        return self.write(self._snapshot({}, self.progress))
+        return self.write(self.take_copies(self._snapshot({}, self.progress)))
 
     def _restore(self, saved: Checkpoint) -> Announcement:
         state = saved.state
@@ -117,7 +125,7 @@ class Trainer:
             self._reference.load(self._policy, state["reference"], self._cache)
         steps = tuple(read_message(StepMessage, body) for body in state["steps"])
         policy: Policy = read_message(Policy, state["policy"])
-        self._deltas.resume(policy, saved.weights)
+        self._writer.resume(policy, saved.weights)
         return Announcement(policy, steps)
 
     # Where the run is
@@ -148,6 +156,11 @@ class Trainer:
     @property
     def version(self) -> int:
         return self.progress.step
+
+    @property
+    def evaluated(self) -> frozenset[int]:
+        """Versions that are measured sooner or later."""
+        return evaluated_versions(self._settings, self.version)
 
     @property
     def pause(self) -> Pause | None:
@@ -227,7 +240,7 @@ class Trainer:
             micro_batch_tokens=self._settings.learner.micro_batch_tokens,
             max_gradient_norm=self._settings.learner.max_gradient_norm,
             reference=self._reference.model,
-            should_stop=self._should_stop,
+            should_stop=self._between_micro_batches(self.progress.step + 1),
         )
         rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
         referred = self._reference.model is not None
@@ -235,9 +248,20 @@ class Trainer:
         metrics = step.take(batch, objective, rate, self.kl_coefficient, ruling)
         target = metrics.decision.roll_back_to if metrics.decision else None
         if target is not None:
+            self._writer.wait()  # it may be the one that is still being written
             # Weights, masters and moments alone: what was read, trained and resolved stays so.
             restore(self._policy, self._optimizer, self._checkpoints.load(target, self._cache))
         return batch, metrics
+
+    def _between_micro_batches(self, step: int) -> Callable[[], bool]:
+        begun = itertools.count()
+
+        def should_stop() -> bool:
+            if next(begun):
+                reached("mid_backward", step)
+            return self._should_stop()
+
+        return should_stop
 
     def refuse(self, groups: list[JudgedGroup], error: NonFiniteStepError) -> list[GroupFate]:
         """Resolves the groups that a refused step named. Raises `TemperError` after too many in a row."""
@@ -334,48 +358,21 @@ class Trainer:
             self._reference.renew()
         return self._snapshot(positions, made_by)
 
-    def write(self, snapshot: Snapshot) -> Announcement:
-        """Blocking. Writes the checkpoint of `snapshot`; no step may be taken meanwhile.
+    def take_copies(self, snapshot: Snapshot) -> Staged:
+        """Blocking, and quick: copies what the checkpoint of `snapshot` is written from. No step may be taken
+        between the two, and the checkpoint before it must have been written."""
+        return self._writer.take_copies(snapshot, self._policy, self._optimizer_file(), self._reference)
+
+    def write(self, staged: Staged) -> Announcement:
+        """Blocking. Writes the checkpoint; steps may be taken meanwhile, in another thread.
 
         Raises `StorageError`; nothing of it is left then, and the checkpoint before it stays good.
         """
-        began = time.perf_counter()
-        step = snapshot.progress.step
-        try:
-            published, made_by = self._policy.published_tensors(), snapshot.made_by
-            weights = self._checkpoints.write_weights(step, published)
-            policy = announcement(
-                self._settings,
-                step=step,
-                stage=self._settings.stages[made_by.stage_index].kind,
-                stage_index=made_by.stage_index,
-                weights=weights,
-                deltas=self._deltas.publish(step, made_by.stage_index, published, weights),
-                canary=make_canary(self._policy, self._settings.learner.canary_tolerance),
-                checkpoint_uri=self._checkpoints.uri(step),
-            )
-            state = {
-                **snapshot.state,
-                "policy": json.loads(encode(policy)),
-                "steps": [json.loads(encode(record)) for record in snapshot.steps],
-                "reference": self._reference.keep(
-                    self._policy, snapshot.progress.stage_index, snapshot.progress.stage_step
-                ),
-            }
-            self._checkpoints.complete(step, weights, self._optimizer_file(), state)
-            self._watch.written(snapshot.guard)
-        except BaseException:
-            self._checkpoints.discard(step)
-            raise
-        self._unsaved = self._unsaved[len(snapshot.steps) :]
-        return Announcement(policy, snapshot.steps, time.perf_counter() - began)
+        return self._writer.write(staged)
 
-    def prune(self) -> list[int]:
-        """Blocking. Once a newer policy is announced, the large files of old checkpoints may go."""
-        keep = self._settings.learner.keep_checkpoints
-        self._reference.prune(keep)
-        self._deltas.prune()
-        return self._checkpoints.prune(keep, self._watch.good)
+    def prune(self, scores: Scores = NO_SCORES) -> list[int]:
+        """Blocking. Once a newer policy is announced, the large files of old checkpoints may go; whose went."""
+        return self._writer.prune(scores, self._watch.good)
 
     def _optimizer_file(self) -> dict[str, torch.Tensor]:
         return optimizer_file(self._policy, self._optimizer)
@@ -409,7 +406,9 @@ class Trainer:
             "identity": identity(self._settings, shapes),
             "rng": base64.b64encode(np.asarray(torch.get_rng_state()).tobytes()).decode("ascii"),
         }
-        return Snapshot(self.progress, made_by, state, tuple(self._unsaved), guard)
+        steps, self._unsaved = tuple(self._unsaved), []
+        self._watch.sealed(guard)
+        return Snapshot(self.progress, made_by, state, steps)
 
     def _make_terms(self) -> Terms:
         """Made anew whenever version or stage change: judgements are kept as long as they are the same object."""

@@ -125,8 +125,8 @@ class Watch:
         most = max(1, self._keep)
         return tell(self._state, step, (*after.good[-most:], *after.unproven[-most:]))
 
-    def written(self, state: GuardState) -> None:
-        """The checkpoint is complete."""
+    def sealed(self, state: GuardState) -> None:
+        """Its checkpoint is on its way. If it fails, the learner does, and nothing of this is remembered."""
         self._state, self._rolled_back, self._fresh = state, False, False
 
     def to_state(self, guard: GuardState) -> dict[str, Any]:

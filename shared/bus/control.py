@@ -37,8 +37,8 @@ class ControlWatcher:
         """Group ids that nobody needs any more."""
         self.domains: dict[str, Control] = {}
         """The newest word, hold or lift, on every domain that was ever held back."""
-        self.evaluations: set[str] = set()
-        """Names of those that are complete."""
+        self.evaluations: dict[str, Evaluation] = {}
+        """Those that are complete, by name."""
         self.resumed = -1
         """The newest step after which a paused learner was told to go on."""
         self.caught_up = asyncio.Event()
@@ -66,7 +66,7 @@ class ControlWatcher:
     def observe(self, message: object) -> None:
         """Take one message of the topic into account."""
         if isinstance(message, Evaluation) and message.run_id == self._settings.run.name:
-            self.evaluations.add(message.name)
+            self.evaluations[message.name] = message
         if not isinstance(message, Control) or message.run_id != self._settings.run.name:
             return
         if message.kind == "end":

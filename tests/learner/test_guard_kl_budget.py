@@ -119,7 +119,7 @@ def test_a_renewed_reference_survives_a_kill(tmp_path: Path) -> None:
     assert book([first, second]) == steps
     keys = ObjectStore(second.settings.storage_uri).list("references/")
     names = sorted(key.rsplit("/", 1)[-1] for key in keys)
-    assert names == ["0001-00000000.safetensors", "0001-00000002.safetensors"]
+    assert names == ["0001-00000002.safetensors"]  # of the newest but one; the newest ends the run
 
 
 def test_old_references_go_with_their_checkpoints(tmp_path: Path) -> None:
@@ -128,10 +128,15 @@ def test_old_references_go_with_their_checkpoints(tmp_path: Path) -> None:
     rl = base.stages[1].model_copy(
         update={"steps": 4, "objective": base.stages[1].objective.model_validate(often)}
     )
-    life = Life(base.model_copy(update={"stages": (base.stages[0], rl)}), log_of())
-    life.live()
-    keys = ObjectStore(life.settings.storage_uri).list("references/")
-    assert [key.rsplit("/", 1)[-1] for key in keys] == ["0001-00000003.safetensors"]
+    settings = base.model_copy(update={"stages": (base.stages[0], rl)})
+    for step in (4, 5):
+        with pytest.raises(KilledError):
+            Life(settings, log_of(), kill="after the step", at_step=step).live()
+        keys = ObjectStore(settings.storage_uri).list("references/")
+        # Step 3 is the stage's first.
+        assert [key.rsplit("/", 1)[-1] for key in keys] == [f"0001-{step - 3:08d}.safetensors"]
+    Life(settings, log_of()).live()
+    assert ObjectStore(settings.storage_uri).list("references/") == []  # the end of the run needs none
 
 
 def test_a_kl_in_the_reward_survives_a_kill(tmp_path: Path) -> None:

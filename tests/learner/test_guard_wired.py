@@ -12,10 +12,10 @@ import torch
 from learner_builders import RUN, reward, sequence, trajectory
 from learner_models import small_policy
 
-from services.learner.checkpoint import WEIGHTS
 from services.learner.guard.decision import Decision
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
+from services.learner.manifest import WEIGHTS
 from services.learner.metrics import StepMetrics
 from services.learner.step import NonFiniteStepError
 from services.learner.trainer import Trainer
@@ -82,7 +82,7 @@ class Run:
         _, self.metrics = trainer.train(groups)
         record, _ = trainer.book(groups, self.metrics, {})
         if trainer.checkpoint_due():
-            announced = trainer.write(trainer.seal({}))
+            announced = trainer.write(trainer.take_copies(trainer.seal({})))
             self.versions[announced.policy.version] = announced.policy.weights.sha256
             trainer.prune()
         self.steps.append(record)

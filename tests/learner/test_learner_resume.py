@@ -15,9 +15,9 @@ import torch
 from learner_builders import RUN, demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
-from services.learner.checkpoint import MANIFEST, OPTIMIZER, STATE, WEIGHTS
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place, Shard
+from services.learner.manifest import MANIFEST, OPTIMIZER, STATE, WEIGHTS
 from services.learner.step import StepAbandonedError
 from services.learner.trainer import Announcement, Trainer
 from shared.contracts import Reward, Step, Trajectory
@@ -26,6 +26,8 @@ from shared.settings import Settings, parse_settings
 from shared.storage import ObjectRef, ObjectStore
 
 Record = tuple[Place, Trajectory | Reward]
+MOMENTS, MOMENTS_INDEX = f"{OPTIMIZER}-00000-of-00001.safetensors", f"{OPTIMIZER}.index.json"
+FILES = (WEIGHTS, MOMENTS, MOMENTS_INDEX, STATE, MANIFEST)
 KL = {"preset": "grpo", "overrides": {"kl_coefficient": 0.1, "kl_target": 0.01, "kl_horizon": 100}}
 
 
@@ -167,14 +169,9 @@ class Life:
             trainer.book(groups, metrics, {})
             self._die("after the step")
             if trainer.checkpoint_due():
-                if trainer.progress.step == self.at_step and self.kill in (
-                    WEIGHTS,
-                    OPTIMIZER,
-                    STATE,
-                    MANIFEST,
-                ):
+                if trainer.progress.step == self.at_step and self.kill in FILES:
                     self.store.deadly = f"/{self.kill}"
-                announcement = trainer.write(trainer.seal(self.positions))
+                announcement = trainer.write(trainer.take_copies(trainer.seal(self.positions)))
                 self._die("before publishing")
                 self.told.append(announcement)
                 trainer.prune()
@@ -218,7 +215,8 @@ POINTS = [
     ("mid-backward", 4),
     ("after the step", 3),
     (WEIGHTS, 3),
-    (OPTIMIZER, 2),
+    (MOMENTS, 2),
+    (MOMENTS_INDEX, 3),
     (STATE, 4),
     (MANIFEST, 3),
     (MANIFEST, 2),
@@ -265,7 +263,7 @@ def test_only_announced_weights_are_kept(tmp_path: Path) -> None:
     settings = run_settings(tmp_path)
     Life(settings, log_of()).live()
     keys = ObjectStore(settings.storage_uri).list(f"checkpoints/{RUN}/")
-    kept = [key for key in keys if key.endswith((WEIGHTS, OPTIMIZER))]
+    kept = [key for key in keys if key.endswith((WEIGHTS, MOMENTS_INDEX))]
     assert len(kept) == 2 * settings.learner.keep_checkpoints
     assert all("/00000004/" in key or "/00000005/" in key for key in kept)
     assert sum(key.endswith(MANIFEST) for key in keys) == 6
@@ -330,7 +328,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(StorageError, match="disk is full.*bytes wanted"):
-        trainer.write(following)
+        trainer.write(trainer.take_copies(following))
     monkeypatch.undo()
     folder = tmp_path / "objects" / "checkpoints" / RUN
     assert sorted(p.name for p in folder.iterdir()) == ["00000000", "00000001"]

@@ -175,7 +175,7 @@ class Run:
         assert groups is not None
         _, metrics = trainer.train(groups)
         record, _ = trainer.book(groups, metrics, {})
-        self.announced = trainer.write(trainer.seal({}))
+        self.announced = trainer.write(trainer.take_copies(trainer.seal({})))
         return record
 
     def logprobs(self, ids: list[int]) -> float:
@@ -310,7 +310,7 @@ def test_a_later_stage_takes_other_weights_as_a_step_of_its_own(tmp_path: Path) 
     trainer = run.trainer
     assert trainer.starts_from == str(tmp_path / "other") and not same(run.policy, other)
     record = trainer.adopt()
-    announced = trainer.write(trainer.seal({}))
+    announced = trainer.write(trainer.take_copies(trainer.seal({})))
     assert (record.step, record.stage_index, record.stage_step, record.slots()) == (2, 1, 0, ())
     assert announced.policy.version == 2 and announced.policy.stage == "preference"
     for trainer in (run.trainer, Run(settings, seed=6).trainer):
@@ -330,7 +330,7 @@ def test_a_later_stage_takes_other_weights_as_a_step_of_its_own(tmp_path: Path) 
     [
         ("nothing", ConfigError, "is no checkpoint .* and no Hugging Face folder"),
         ("wider", ConfigError, "of another model than model.path: tensor .* the run's is"),
-        ("pruned", ConfigError, "its optimizer.safetensors was pruned"),
+        ("pruned", ConfigError, "its weights.safetensors was pruned"),
         ("damaged", StorageError, "its manifest.json is damaged"),
     ],
 )
@@ -342,7 +342,7 @@ def test_weights_that_cannot_be_started_from_are_named(
     if what == "nothing":
         source = tmp_path / "nothing"
     elif what == "pruned":
-        (source / "optimizer.safetensors").unlink()
+        (source / "weights.safetensors").unlink()
     elif what == "damaged":
         (source / "manifest.json").write_text("{}")
     else:

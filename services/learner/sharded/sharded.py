@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from services.learner.manifest import StoredFile
 from services.learner.sharded.index import TensorKind, read_index
-from services.learner.sharded.storage import ShardReader, ShardWriter, StoredFile, index_name
+from services.learner.sharded.storage import ShardReader, ShardWriter, index_name
 from shared.errors import StorageError
 from shared.storage import ObjectStore
 

@@ -27,18 +27,11 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from services.learner.manifest import StoredFile
 from services.learner.sharded.index import Part, index_of, part_key, read_index
 from services.learner.tensorfile import store_tensors
 from shared.errors import StorageError
 from shared.storage import ObjectStore
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """What a manifest says of a file."""
-
-    sha256: str
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
