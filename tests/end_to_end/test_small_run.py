@@ -51,7 +51,7 @@ def test_a_run_to_its_end_with_two_rollouts(tiny: Path, tmp_path: Path) -> None:
         assert not list(run.folder.glob("logs/*.pid"))
 
 
-@pytest.mark.parametrize("victim", ["scheduler-0", "rollout-0", "verifier-0", "learner-0", "broker"])
+@pytest.mark.parametrize("victim", ["scheduler-0", "rollout-0", "verifier-0", "broker"])
 def test_kill_9_in_the_middle_loses_nothing(victim: str, tiny: Path, tmp_path: Path) -> None:
     with LocalRun(tmp_path, tiny) as run:
         run.start().wait_for_step(6)
@@ -85,3 +85,13 @@ def test_a_killed_supervisor_leaves_nothing_running(tiny: Path, tmp_path: Path) 
         while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not any(alive(pid) for pid in pids)
+
+
+def test_kill_9_in_the_middle_of_a_checkpoint_loses_nothing(tiny: Path, tmp_path: Path) -> None:
+    """The learner's death; its other moments are in tests/learner/test_kill_points.py."""
+    with LocalRun(tmp_path, tiny) as run:
+        mark = tmp_path / "killed"
+        assert run.start(TEMPER_KILL_POINT=f"mid_checkpoint:6:{mark}").wait() == 0
+        assert mark.exists() and any("learner-0 was killed by SIGKILL" in line for line in run.lines)
+        assert summary_of(run)["steps"] == 10
+        audit(run)

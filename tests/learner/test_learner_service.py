@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +23,6 @@ from shared.contracts import (
     Control,
     Evaluation,
     Heartbeat,
-    Message,
     Notice,
     Policy,
     Step,
@@ -36,7 +31,6 @@ from shared.errors import DependencyError, StorageError, TemperError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.telemetry.span_log import read_spans
-from tests.brokers import Broker
 
 
 def test_a_run_from_demonstrations_to_rewards(learner_settings: Callable[..., Settings]) -> None:
@@ -279,58 +273,6 @@ def test_weights_that_are_not_finite_end_the_run_by_name(
 
     with pytest.raises(TemperError, match="3 steps in a row were not finite"):
         asyncio.run(with_learner(settings, script))
-
-
-@pytest.mark.slow
-def test_kill_nine_loses_nothing(
-    learner_settings: Callable[..., Settings], broker: Broker, tmp_path: Path
-) -> None:
-    stages = [{**STAGES[1], "steps": 3, "groups_per_step": 1}]
-    settings = learner_settings(stages=stages, scheduler={"max_lag": 10})
-    config = tmp_path / "settings.json"
-    config.write_text(settings.model_dump_json())
-    code = (
-        "import asyncio, json, sys; from pathlib import Path; from shared.settings import parse_settings;"
-        "from services.learner.service import run;"
-        "s = parse_settings(json.loads(Path(sys.argv[1]).read_text()));"
-        "asyncio.run(run(s, 'learner-0', asyncio.Event()))"
-    )
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(config)], env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-
-    async def story() -> list[Message]:
-        world, process = World(settings), start()
-        try:
-            for index in range(3):
-                await world.group(index, version=0, stage=0)
-                await world.until(lambda seen, n=index: n in versions(seen), f"version {index}", 60)
-                if index == 1:
-                    process.send_signal(signal.SIGKILL)
-                    process.wait(10)
-                    process = start()
-            await world.until(lambda seen: 3 in steps(seen), "the last step", 60)
-            await world.end()
-            assert await asyncio.to_thread(process.wait, 20) == 0
-            return world.seen
-        finally:
-            process.kill()
-            await world.close()
-
-    seen = asyncio.run(story())
-    told: dict[int, Step] = {}
-    for message in seen:
-        if isinstance(message, Step):
-            told.setdefault(message.step, message)
-    trained = Counter((slot.group_id, slot.sample_index) for step in told.values() for slot in step.slots())
-    assert sorted(told) == [1, 2, 3]
-    assert set(trained.values()) == {1} and len(trained) == 6
-    digests: dict[int, str] = {}
-    for message in seen:
-        if isinstance(message, Policy):
-            assert digests.setdefault(message.version, message.weights.sha256) == message.weights.sha256
 
 
 def test_what_was_told_is_read_back(make_settings: Callable[..., Settings]) -> None:
