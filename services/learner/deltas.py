@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import structlog
 import torch
 from torch import Tensor
 
@@ -28,7 +27,6 @@ from shared.weights.layout import Words
 from shared.weights.settings import PublishingSettings
 from shared.weights.sparse import encode
 
-_log = structlog.get_logger(__name__)
 _THREADS = 8
 """At most. Comparing and deflating release the interpreter, one tensor a thread."""
 
@@ -116,9 +114,6 @@ class DeltaPublisher:
         if size > most:
             return None
         stored = self._store.put_chunks(f"{self._folder}/{version:08d}.safetensors", pieces, size)
-        _log.info(
-            "delta.written", version=version, bytes=size, share=round(size / max(1, weights.size_bytes), 5)
-        )
         return DeltaRef(
             version=version,
             base_version=base.version,

@@ -104,3 +104,51 @@ def test_tasks_with_tools_beside_tasks_without(settings: Settings, tiny_folder: 
     assert {span.version for span in shown_again.sequences[0].version_spans} == {NOT_SAMPLED}
     assert "<|tool|>17<|end|>" in tokens.raw(shown_again.sequences[0].token_ids)
     assert shown_again.final_answer == "17"
+
+
+@pytest.mark.parametrize(
+    ("mode", "versions"), [("in_flight", (0, 1)), ("between_turns", (0, 1)), ("drain", (0, 0))]
+)
+def test_a_policy_that_comes_while_a_tool_runs(
+    make_settings: Make, tiny_folder: Path, mode: Any, versions: tuple[int, int]
+) -> None:
+    """The next turn has it, or, where whole episodes are waited for, the next episode."""
+    settings = make_settings(model={"path": str(tiny_folder)}, rollout={"max_batch": 2, "follow": mode})
+    codec = ChatCodec.open(str(tiny_folder))
+    tokens = Tokens(codec.tokenizer, codec.stop_ids)
+    task: Any = agentic(settings, 1)
+    turns = says(
+        tokens,
+        [
+            written(tokens, task, Call("bash", {"command": "sleep 1.5"})),
+            written(tokens, task, Call("submit", {"answer": "17"})),
+        ],
+    )
+
+    def answer(request: GenerateRequest) -> Ids:
+        return turns(int(request.request_id.rpartition("/")[2]), request)
+
+    async def body() -> list[Trajectory]:
+        bench, stop = Bench(settings), asyncio.Event()
+        engine = GatedEngine(InstantEngine(answer), mode)
+        service = asyncio.create_task(RolloutService(settings, "rollout-0", engine, codec).run(stop))
+        weights = tiny_folder / "model.safetensors"
+        try:
+            await bench.announce(make_policy(settings, weights, 0))
+            await bench.schedule(agentic(settings, 1, samples=1))
+            await bench.heartbeat(lambda beat: beat.gauges.get("sampled_tokens", 0) > 0)
+            await bench.announce(make_policy(settings, weights, 1))
+            await bench.heartbeat(lambda beat: beat.policy_version == 1)
+            await bench.schedule(agentic(settings, 2, samples=1))
+            made: list[Trajectory] = await bench.trajectories(2)
+            return made
+        finally:
+            stop.set()
+            await service
+            await bench.close()
+
+    first, second = sorted(asyncio.run(body()), key=lambda made: made.slot.group_id)
+    assert (first.first_version, first.last_version) == versions
+    assert (second.first_version, second.last_version) == (1, 1)
+    sampled = first.sequences[0].versions()[first.sequences[0].loss_mask == 1]
+    assert (int(sampled[0]), int(sampled[-1])) == versions and first.turns == 2
