@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asynchrony, bus, loop, memory, sandbox, turns
+from benchmarks import asynchrony, bus, loop, memory, publishing, sandbox, turns
 from benchmarks.figures import TEMPER, figure, show
 from benchmarks.learner_step import figures as learner_step
 
@@ -55,6 +55,7 @@ def main() -> int:
         turns.measure(TINY),
         asynchrony.measure(),
         memory.measure(TINY),
+        publishing.measure(SMALL),
         sandbox.measure(),
         learner_step.measure(SMALL),
         demo(),

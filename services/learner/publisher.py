@@ -74,6 +74,7 @@ class Publisher:
             "policy.announced",
             version=announcement.policy.version,
             sha256=announcement.policy.weights.sha256[:12],
+            delta_bytes=sum(delta.size_bytes for delta in announcement.policy.deltas[-1:]),
             checkpoint_seconds=round(announcement.seconds, 2),
             held_up_seconds=round(held_up, 3),
         )
