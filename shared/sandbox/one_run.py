@@ -29,9 +29,10 @@ from shared.sandbox.outcome_rules import Evidence, decide
 from shared.sandbox.pipes import Ends, close_all, open_pipes
 from shared.sandbox.places import SHM, TMP, Places
 from shared.sandbox.report import Report
+from shared.sandbox.spent import count
 from shared.sandbox.streams import Drain, Feed
 from shared.sandbox.uids import nobody_of
-from shared.sandbox.watch import Watch
+from shared.sandbox.watch import LONGEST_LOOK_S, Watch
 
 ENVIRONMENT = {
     "PATH": "/python/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
@@ -115,7 +116,10 @@ class OneRun:
 
     async def _start(self) -> Result:
         assert self._group is not None
-        self._watch = watch = Watch(self._limits, self._group.counters, processes=self._group.processes)
+        self._watch = watch = Watch(
+            self._limits, self._group.counters, processes=self._group.processes,
+            longest_look_s=LOOK_S if isinstance(self._group, NoGroup) else LONGEST_LOOK_S,
+        )  # fmt: skip
         if self._stopped_early:
             watch.stop()
         theirs, ours = open_pipes(self._site.uid)
@@ -213,7 +217,7 @@ class OneRun:
             outcome=verdict.outcome, exit_code=verdict.exit_code, signal=verdict.signal, detail=verdict.detail,
             stdout=bytes(out.kept), stderr=bytes(err.kept),
             stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(self._wall_s, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._waited_s),
+            usage=count(Usage(self._wall_s, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._waited_s)),
             left_behind=final.left if final is not None else 0,
             artifacts=artifacts,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from shared.contracts.task import DomainRef
 from shared.errors import ConfigError, VerificationFault
 from shared.plain_errors import explain
 from shared.sandbox.limits import Limits
+from shared.sandbox.spent import metered
 from shared.verification.capacity import Demand
 from shared.verification.children import Checked, ChildPool, judged_or_fault
 from shared.verification.faults import CheckTimedOut, CheckTooLate
@@ -82,9 +83,13 @@ class Checks:
         left_s = allowance.left_s - (time.monotonic() - began)
         started = time.perf_counter()
         method = self._methods(asked.found.method)
-        judgement = await self._by_method(method, reference.name, asked.found, allowance.sandbox_s, left_s)
+        with metered() as jails:
+            judgement = await self._by_method(
+                method, reference.name, asked.found, allowance.sandbox_s, left_s
+            )
         wall = asked.wall_seconds + time.perf_counter() - started
-        return Checked(judged_or_fault(judgement), wall, asked.cpu_seconds, ran_code=method.jailed)
+        cpu = asked.cpu_seconds + jails.cpu_s
+        return Checked(judged_or_fault(judgement), wall, cpu, ran_code=method.jailed)
 
     async def _by_method(
         self, method: Method, domain: str, wanted: CheckRequest, most_s: float, left_s: float

@@ -19,9 +19,10 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sandbox import Sandbox
 from tests.hostile.escapes import ESCAPES, OUTSIDE, program
+from tests.sandbox.machines import patient
 
 WAYS = ("jail", "session")
-LIMITS = Limits(wall_s=20, cpu_s=10, processes=20)
+LIMITS = patient(Limits(wall_s=20, cpu_s=10, processes=20))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from shared.sandbox.command import Command
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.outcome import Outcome, Result
-from tests.sandbox.machines import MODES, Jailer, jailer
+from tests.sandbox.machines import MODES, Jailer, jailer, patient
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = Limits(
@@ -68,11 +68,11 @@ def keeps(cap: int) -> Callable[[Result], None]:
     return look
 
 
-def leaves(count: int, output: bytes) -> Callable[[Result], None]:
-    def look(result: Result) -> None:
-        assert (result.exit_code, result.left_behind, result.stdout) == (0, count, output), result
-
-    return look
+def leaves_a_daemon(result: Result) -> None:
+    """What it says of itself, and on a slow machine what the daemon says before it is ended."""
+    first, *more = result.stdout.splitlines()
+    assert (result.exit_code, result.left_behind, first) == (0, 1, b"left"), result
+    assert set(more) <= {b"still here"}, result
 
 
 def collects(names: int, most_bytes: int) -> Callable[[Result], None]:
@@ -146,7 +146,7 @@ CASES = {
     "stopped, with its group": Case(Outcome.WALL_LIMIT, program="stop_all", limits=SHORT),
     "traces itself and forks": Case(EXITED, prints(b"-1 -1 0\n"), program="trace_itself"),
     "every signal ignored": Case(Outcome.WALL_LIMIT, program="ignore_sigterm", limits=SHORT),
-    "double fork": Case(EXITED, leaves(1, b"left\n"), program="daemon"),
+    "double fork": Case(EXITED, leaves_a_daemon, program="daemon"),
     "spinning": Case(Outcome.CPU_LIMIT, program="spin", limits=replace(SMALL, cpu_s=0.5)),
     "sleeping": Case(Outcome.WALL_LIMIT, argv=("sleep", "60"), limits=SHORT),
     "descriptors": Case(EXITED, exits(1), program="descriptors"),
@@ -168,7 +168,7 @@ def jail(request: pytest.FixtureRequest) -> Iterator[Jailer]:
 
 
 async def in_session(jail: Jailer, command: Command, limits: Limits) -> Result:
-    async with await jail.sandbox.session(limits=limits) as session:
+    async with await jail.sandbox.session(limits=patient(limits)) as session:
         return await session.exec(command)
 
 

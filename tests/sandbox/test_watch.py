@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 
+from shared.sandbox import watch as watching
 from shared.sandbox.cgroups.base import Counters
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
@@ -46,6 +47,27 @@ def test_limits_in_the_order_in_which_they_are_met() -> None:
 )
 def test_wishes_and_ends_do_not_wait_for_the_next_look(act: str, outcome: Outcome | None) -> None:
     assert why(lambda now: Counters(), act=act) == (outcome, 1.0)
+
+
+def test_looks_grow_apart_and_never_past_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In virtual time: how many seconds pass from one look to the next, of a run that computes on every core."""
+    monkeypatch.setattr(watching, "_CORES", 4)
+    now, pauses = [0.0], list[float]()
+
+    async def pause(awaited: Coroutine[object, object, bool], seconds: float) -> None:
+        awaited.close()
+        pauses.append(seconds)
+        now[0] += seconds
+        raise TimeoutError
+
+    async def run() -> object:
+        watch = Watch(LIMITS, lambda: Counters(cpu_s=4 * now[0]), lambda: now[0], longest_look_s=0.3)
+        return await watch.wait()
+
+    monkeypatch.setattr(watching.asyncio, "wait_for", pause)
+    assert asyncio.run(run()) is Outcome.CPU_LIMIT
+    assert pauses[:4] == [0.05, 0.1, 0.2, 0.3]
+    assert LIMITS.cpu_s <= 4 * now[0] <= LIMITS.cpu_s + 4 * 0.05, "over by one short look at most"
 
 
 def test_an_end_counts_more_than_a_limit_met_at_the_same_time() -> None:

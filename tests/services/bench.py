@@ -32,7 +32,7 @@ class Bench:
         await self.producer.send(self.names.trajectories("single_turn", priority), message, headers)
 
     async def read(
-        self, topic: str, until: Callable[[list[Delivery[Any]]], bool], timeout_s: float = 30.0
+        self, topic: str, until: Callable[[list[Delivery[Any]]], bool], timeout_s: float = 120.0
     ) -> list[Delivery[Any]]:
         """Everything on the topic, once it is enough, and what follows at once; fails where it never is."""
         reader = LogReader(self.settings, "verifier", [topic])

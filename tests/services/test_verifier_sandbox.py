@@ -65,6 +65,9 @@ def test_programs_are_run_and_judged_and_audited(make_settings: MakeSettings) ->
                 "sum": ("passed", 1.0),
             }
             assert found["endless"].wall_seconds >= WALL_S
+            assert found["endless"].cpu_seconds > 0.1 > found["sum"].cpu_seconds, (
+                "of the jail, not of who asked for it"
+            )
             assert all(reward.flags == () for reward in found.values())
             beats = await it.read(
                 it.names.workers, lambda seen: seen[-1:] and seen[-1].message.gauges.get("repeated") == 6

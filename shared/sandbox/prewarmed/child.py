@@ -23,8 +23,9 @@ from shared.sandbox.outcome_rules import NOTHING_COUNTED, Evidence, decide
 from shared.sandbox.prewarmed.channel import Channel
 from shared.sandbox.prewarmed.leash import PIECE, Report
 from shared.sandbox.prewarmed.pool import Member, Pool
+from shared.sandbox.spent import count
 from shared.sandbox.streams import Drain, Feed
-from shared.sandbox.watch import LOOK_S, Watch
+from shared.sandbox.watch import LONGEST_LOOK_S, LOOK_S, Watch
 
 MOST_ARGUMENTS = PIECE
 
@@ -73,7 +74,10 @@ class Child:
             check.source.encode(errors="surrogatepass") if isinstance(check.source, str) else check.source
         )
         passed = [*theirs, *([self._channel.descriptor] if self._channel else [])]
-        self._watch = Watch(self._limits, self._look, processes=member.group.processes)
+        self._watch = Watch(
+            self._limits, self._look, processes=member.group.processes,
+            longest_look_s=LOOK_S if isinstance(member.group, NoGroup) else LONGEST_LOOK_S,
+        )  # fmt: skip
         cap = self._limits.output_kb << 10
         self._feed = Feed(ours[0], check.stdin)
         self._out, self._err = (Drain(end, cap, self._watch.flooded) for end in ours[1:])
@@ -175,7 +179,7 @@ class Child:
             detail="; ".join(text for text in (verdict.detail, problem) if text),
             stdout=bytes(out.kept), stderr=bytes(err.kept),
             stdout_truncated=out.truncated, stderr_truncated=err.truncated,
-            usage=Usage(wall, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._watch.waited),
+            usage=count(Usage(wall, counters.cpu_s, counters.memory_peak_bytes, counters.processes_peak, out.seen, err.seen, self._watch.waited)),
             left_behind=report.left if report is not None else 0,
         )  # fmt: skip
 

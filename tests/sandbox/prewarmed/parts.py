@@ -7,7 +7,7 @@ import textwrap
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Result
 from shared.sandbox.prewarmed.child import Check
-from tests.sandbox.machines import Jailer
+from tests.sandbox.machines import Jailer, patient
 
 SMALL = Limits(wall_s=10, cpu_s=8, memory_mb=96, processes=16, output_kb=64, file_mb=8, disk_mb=8, inodes=500)
 
@@ -15,7 +15,7 @@ SMALL = Limits(wall_s=10, cpu_s=8, memory_mb=96, processes=16, output_kb=64, fil
 def check(jail: Jailer, source: str, limits: Limits = SMALL, **more: object) -> Result:
     """Of a source that may be indented."""
     made = Check(textwrap.dedent(source), **more)  # type: ignore[arg-type]
-    return jail.wait(jail.sandbox.prewarmed.run(made, limits))
+    return jail.wait(jail.sandbox.prewarmed.run(made, patient(limits)))
 
 
 def printed(jail: Jailer, source: str, limits: Limits = SMALL, **more: object) -> str:
