@@ -273,7 +273,22 @@ class KeepSettings(Section):
     """The domain whose pass rate counts; empty: all together."""
 
 
+class ParallelSettings(Section):
+    """How several learner processes share the work. Without any of it each has the whole model and a share of every
+    batch."""
+
+    shard: bool = False
+    """Weights, gradients and moments in pieces, one a process (FSDP2)."""
+    context: int = Field(default=1, ge=1)
+    """Processes that each sequence is spread over; the rest of their number shares the batch."""
+    timeout_s: float = Field(default=1800.0, ge=10)
+    """How long a process waits for another before all of them end."""
+
+
 class LearnerSettings(Section):
+    processes: int = Field(default=1, ge=1)
+    """Of the one learner, on this machine; `torchrun` starts them on several."""
+    parallel: ParallelSettings = ParallelSettings()
     micro_batch_tokens: int = Field(default=4096, ge=16)
     """Padded tokens in one forward and backward pass, at most; a batch is cut into equal ones."""
     logit_chunk_mb: int = Field(default=256, ge=1)

@@ -281,6 +281,13 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu") -> MicroBat
     )
 
 
+def idle_micro_batch(device: torch.device | str = "cpu") -> MicroBatch:
+    """Two tokens that are nobody's, for a rank that must take part in a pass and has no rows left."""
+    token = np.zeros(1, dtype=np.int32)
+    branch = Branch(token, np.ones(1, dtype=np.bool_), np.zeros(1, dtype=np.float32), attempt=0)
+    return collate([Row(token, (branch,))], device)
+
+
 def _attention(segments: Tensor) -> Tensor:
     """bool[b, 1, t, t]: a token sees earlier tokens of the prefix and of its own branch, and itself."""
     queries, keys = segments.unsqueeze(2), segments.unsqueeze(1)

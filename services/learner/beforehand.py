@@ -6,11 +6,12 @@ how the batch is cut; the reference's log-probabilities are computed once and ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from services.learner.batching import Batch, MicroBatch, silent_mass
@@ -18,6 +19,9 @@ from services.learner.model import PolicyModel
 from services.learner.objectives.kl import kl_estimate
 from services.learner.objectives.objective import Objective
 from services.learner.objectives.penalty import penalised_advantages
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +36,60 @@ def rewards_pay_kl(objective: Objective, kl_coefficient: float) -> bool:
     return objective.kl_place == "reward" and kl_coefficient > 0
 
 
-def know(
-    micros: Iterable[MicroBatch],
-    batch: Batch,
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of the tokens of a micro-batch or of a whole share, all [n]: the reference's log-probabilities, the penalty
+    (coefficient · KL), and whose they are."""
+
+    reference: Tensor
+    penalty: Float64
+    attempts: Int64
+    order: Int64
+
+    @staticmethod
+    def joined(parts: Sequence[Measured]) -> Measured:
+        """One after another; the reference is left out, as nobody else reads it."""
+        none = np.zeros(0, dtype=np.int64)
+        return Measured(
+            reference=torch.zeros(0),
+            penalty=np.concatenate([none.astype(np.float64), *(part.penalty for part in parts)]),
+            attempts=np.concatenate([none, *(part.attempts for part in parts)]),
+            order=np.concatenate([none, *(part.order for part in parts)]),
+        )
+
+
+def measure(
+    micro: MicroBatch,
     objective: Objective,
     kl_coefficient: float,
     *,
     policy: PolicyModel,
     reference: PolicyModel,
+) -> Measured:
+    """The KL between the old policy and the reference at every token of one micro-batch."""
+    with torch.no_grad():
+        measured = reference.logprobs(micro)
+        recomputed = objective.old_logprobs == "recompute"
+        old = policy.logprobs(micro) if recomputed else micro.sampler
+        estimate = kl_estimate(old.double(), measured.double(), objective.kl_estimator)
+    return Measured(
+        measured,
+        (kl_coefficient * estimate).cpu().numpy(),
+        micro.attempts.cpu().numpy(),
+        micro.order.cpu().numpy(),
+    )
+
+
+def know(
+    own: Sequence[Measured], shares: Sequence[Measured], share: int, batch: Batch, objective: Objective
 ) -> list[Known]:
-    """The advantages of every token where rewards pay for the KL between the old policy and the reference."""
-    references, penalties, attempts, order = [], [], [], []
-    for micro in micros:
-        with torch.no_grad():
-            measured = reference.logprobs(micro)
-            recomputed = objective.old_logprobs == "recompute"
-            old = policy.logprobs(micro) if recomputed else micro.sampler
-            estimate = kl_estimate(old.double(), measured.double(), objective.kl_estimator)
-        references.append(measured)
-        penalties.append((kl_coefficient * estimate).cpu().numpy())
-        attempts.append(micro.attempts.cpu().numpy())
-        order.append(micro.order.cpu().numpy())
-    if not references:
-        return []
+    """The advantages of every token where rewards pay for the KL. `own`: this rank's micro-batches, which are share
+    number `share` of all `shares`."""
+    every = Measured.joined(shares)
     advantages = penalised_advantages(
-        np.concatenate(penalties),
-        np.concatenate(attempts),
-        np.concatenate(order),
+        every.penalty,
+        every.attempts,
+        every.order,
         rewards=[attempt.reward for attempt in batch.attempts],
         groups=[attempt.group for attempt in batch.attempts],
         kind=objective.advantage,
@@ -67,6 +98,11 @@ def know(
         silent_mass=silent_mass(batch.attempts, batch.denominators, objective),
     )
     # A batch in which nothing tells attempts apart is not trained for its KL alone, unless that is asked for.
-    advantages *= np.array([attempt.kl for attempt in batch.attempts])[np.concatenate(attempts)]
-    parts = np.split(advantages, np.cumsum([part.size for part in penalties])[:-1])
-    return [Known(*pair) for pair in zip(references, map(torch.from_numpy, parts), strict=True)]
+    advantages *= np.array([attempt.kl for attempt in batch.attempts])[every.attempts]
+    at = sum(other.penalty.size for other in shares[:share])
+    known = []
+    for part in own:
+        mine = torch.from_numpy(advantages[at : at + part.penalty.size])
+        known.append(Known(part.reference, mine))
+        at += part.penalty.size
+    return known

@@ -17,9 +17,9 @@ from torch import Tensor
 from services.learner.checkpoint import CheckpointStore
 from services.learner.deltas import DeltaPublisher
 from services.learner.kept import KeepRule, Scores, kept_steps
-from services.learner.model import PolicyModel
-from services.learner.publish import announcement, make_canary
+from services.learner.publish import announcement
 from services.learner.reference import ReferencePolicy, prune_references
+from services.learner.replica import Replica
 from services.learner.snapshot import Announcement, Snapshot
 from services.learner.staging import HostCopies, Staged
 from shared.contracts import Policy, encode
@@ -55,7 +55,7 @@ class CheckpointWriter:
     def take_copies(
         self,
         snapshot: Snapshot,
-        policy: PolicyModel,
+        replica: Replica,
         optimizer: Mapping[str, Tensor],
         reference: ReferencePolicy,
     ) -> Staged:
@@ -64,10 +64,10 @@ class CheckpointWriter:
         self._idle.clear()
         return Staged(
             snapshot=snapshot,
-            weights=self._weights.of(policy.published_tensors()),
+            weights=self._weights.of(replica.served()),
             optimizer=self._optimizer.of(optimizer),
-            canary=make_canary(policy, self._settings.learner.canary_tolerance),
-            reference=reference.freeze(policy, at.stage_index, at.stage_step),
+            canary=replica.canary(self._settings.learner.canary_tolerance),
+            reference=reference.freeze(at.stage_index, at.stage_step),
         )
 
     def write(self, staged: Staged) -> Announcement:

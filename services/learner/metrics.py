@@ -6,6 +6,8 @@ Invariant: a sum that met something that is not finite is not finite; nothing is
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +23,8 @@ TAIL = 2.0
 """A ratio p_learner/p_sampler beyond this factor, either way, is counted as the tail of the distribution."""
 _OF_SAMPLES = ("logprob_gap_mean", "logprob_gap_max", "effective_sample_size", "clip_fraction")
 """What means nothing where nobody sampled: the ratio to the sampler is 1 by definition there."""
+_LARGEST = frozenset({"gap_max", "ratio_max"})
+"""Of the sums, those that are no sums."""
 
 
 @dataclass(slots=True)
@@ -125,6 +129,16 @@ class Sums:
         self.pairs_correct += int(terms.correct.sum())
         self.pair_margin += float(terms.differences.double().sum())
 
+    @staticmethod
+    def merged(parts: Sequence[Sums]) -> Sums:
+        """Of several shares of a batch."""
+        out = Sums()
+        for part in parts:
+            for name in Sums.__dataclass_fields__:
+                join = _larger if name in _LARGEST else operator.add
+                setattr(out, name, join(getattr(out, name), getattr(part, name)))
+        return out
+
     def metrics(self, norm: float, computed: int) -> StepMetrics:
         n = max(1, self.tokens)
         size = self.weight**2 / (n * self.weight_squared) if self.weight_squared > 0 else 0.0
@@ -188,6 +202,16 @@ class TokenRecord:
         for name, column in columns.items():
             self._columns[name].append(column.detach().double().cpu().numpy())
         self._attempts.append(attempts.cpu().numpy())
+
+    @staticmethod
+    def merged(parts: Sequence[TokenRecord]) -> TokenRecord:
+        """One after another."""
+        out = TokenRecord()
+        for part in parts:
+            for name, columns in part._columns.items():
+                out._columns[name] += columns
+            out._attempts += part._attempts
+        return out
 
     def facts(self) -> tuple[TokenFacts, np.ndarray]:
         """(float64[n] columns, int64[n] attempt of each token)."""

@@ -7,6 +7,7 @@ reads. What this module cannot compute exactly it refuses when it loads, not in 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ class PolicyModel:
             name: tensor.to(self.served) if tensor.is_floating_point() else tensor
             for name, tensor in self.named_tensors().items()
         }
+
+    def frozen(self) -> PolicyModel:
+        """A copy of it as it is now, without gradients."""
+        twin = PolicyModel(copy.deepcopy(self.model).eval().requires_grad_(False), self.served)
+        twin.packs, twin.logit_bytes = self.packs, self.logit_bytes
+        return twin
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """[n, width]: the hidden state that predicts each sampled token."""

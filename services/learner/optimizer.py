@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from services.learner.distributed.ranks import Alone
+from services.learner.distributed.spread import put
 from services.learner.model import PolicyModel
 from shared.errors import StorageError
 from shared.settings import LearnerSettings
@@ -51,20 +53,33 @@ def optimizer_tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> 
     return out
 
 
+def check_moments(policy: PolicyModel, tensors: Mapping[str, Tensor]) -> None:
+    """Raises `StorageError` when the tensors are those of another model."""
+    for name, parameter in _trained(policy) if tensors else ():
+        moment = tensors.get(f"exp_avg.{name}")
+        if moment is None or moment.shape != parameter.shape:
+            raise StorageError(f"the checkpoint's optimizer holds no state of {name}: it is of another model")
+
+
+def make_moments(policy: PolicyModel, optimizer: torch.optim.Optimizer, *, some: bool) -> None:
+    """Zeros that are to be filled, or none."""
+    optimizer.state.clear()
+    for _, parameter in _trained(policy) if some else ():
+        optimizer.state[parameter] = {
+            "exp_avg": torch.zeros_like(parameter.detach()),
+            "exp_avg_sq": torch.zeros_like(parameter.detach()),
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        }
+
+
 def restore_optimizer(
     policy: PolicyModel, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raises `StorageError` when the tensors are those of another model."""
-    optimizer.state.clear()
-    if not tensors:
-        return
-    for name, parameter in policy.model.named_parameters():
-        found = {kind: tensors.get(f"{kind}.{name}") for kind in _MOMENTS}
-        moment = found["exp_avg"]
-        if moment is None or moment.shape != parameter.shape:
-            raise StorageError(f"the checkpoint's optimizer holds no state of {name}: it is of another model")
-        optimizer.state[parameter] = {
-            kind: tensor.to(parameter.device, copy=True)
-            for kind, tensor in found.items()
-            if tensor is not None
-        }
+    """Raises as `check_moments`; nothing is changed then."""
+    check_moments(policy, tensors)
+    make_moments(policy, optimizer, some=bool(tensors))
+    put(optimizer_tensors(policy, optimizer), tensors, Alone())
+
+
+def _trained(policy: PolicyModel) -> list[tuple[str, torch.nn.Parameter]]:
+    return [(name, p) for name, p in policy.model.named_parameters() if p.requires_grad]

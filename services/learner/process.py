@@ -15,12 +15,14 @@ from typing import TypeVar
 import structlog
 
 from services.learner.compute import ComputeThread
+from services.learner.distributed.opening import open_policy
+from services.learner.distributed.place import Place
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Refused
 from services.learner.intake.ledger import effective_throughput
 from services.learner.intake.reader import IntakeReader, may_read_ahead
-from services.learner.model import load_policy
 from services.learner.publisher import Publisher
+from services.learner.replica import Replica
 from services.learner.run_lock import RunLock
 from services.learner.snapshot import Announcement
 from services.learner.spans import StepSpans
@@ -34,6 +36,7 @@ from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
 from shared.contracts import Control, GroupFate, Heartbeat, Notice, Step, WorkerState
+from shared.errors import TemperError
 from shared.kill_points import reached
 from shared.settings import Settings
 from shared.storage import ObjectStore
@@ -41,6 +44,10 @@ from shared.telemetry.tracing import Tracing
 
 POLL_S = 0.2
 """Longest wait for records; control and stop are seen within it."""
+BEAT_S = 3.0
+"""Between two words to the other ranks while there is nothing to learn from: the timeout is at least 10 s."""
+LEAVE_S = 5.0
+"""For the other ranks to be sent home."""
 
 R = TypeVar("R")
 
@@ -48,11 +55,12 @@ R = TypeVar("R")
 class LearnerService:
     """One learner of one run."""
 
-    def __init__(self, settings: Settings, worker_id: str) -> None:
+    def __init__(self, settings: Settings, worker_id: str, place: Place | None = None) -> None:
         check_stages(settings)
         check_sources(settings)
         self._settings = settings
         self._worker_id = worker_id
+        self._place = place or Place()
         self._run_id = settings.run.name
         self._log = structlog.get_logger()
         self._names = TopicNames(settings.bus.namespace)
@@ -64,6 +72,8 @@ class LearnerService:
         self._publisher = Publisher(settings, self._producer, self._tracing, self._control)
         self._stop = asyncio.Event()
         self._trainer: Trainer | None = None
+        self._replica: Replica | None = None
+        self._beaten = time.monotonic()
         self._reader: IntakeReader | None = None
         self._abandoned: set[str] = set()
         self._state: WorkerState = "starting"
@@ -106,8 +116,11 @@ class LearnerService:
 
     async def _open(self) -> None:
         told = await read_told(self._settings, self._producer)
-        policy = await self._compute.submit(load_policy, self._settings.model, self._settings.learner)
-        trainer = Trainer(self._settings, self._store, policy, self._stop.is_set)
+        if self._place.ranks > 1:
+            self._say("starting", f"the model to be loaded by {self._place.ranks} processes")
+        policy, ranks = await self._compute.submit(open_policy, self._settings, self._place)
+        trainer = Trainer(self._settings, self._store, policy, self._stop.is_set, ranks)
+        self._replica = trainer.replica
         self._say("starting", "the newest checkpoint")
         announcement = await self._compute.submit(trainer.open)
         told.check(announcement.policy.version, self._run_id)
@@ -130,6 +143,7 @@ class LearnerService:
         while not self._stop.is_set() and not self._control.ended.is_set():
             if self._publisher.failed:
                 await self._written()
+            await self._beat(trainer)
             await self._give_up_groups(trainer)
             if await self._held_up(trainer):
                 await self._the_reader().poll(POLL_S)
@@ -148,6 +162,12 @@ class LearnerService:
             self._say("waiting", self._words(trainer))
             await self._the_reader().poll(POLL_S)
         await self._written()
+
+    async def _beat(self, trainer: Trainer) -> None:
+        """The other ranks wait for a command no longer than `learner.parallel.timeout_s`."""
+        if time.monotonic() - self._beaten > BEAT_S:
+            self._beaten = time.monotonic()
+            await self._compute.submit(trainer.replica.beat)
 
     async def _held_up(self, trainer: Trainer) -> bool:
         """Whether nothing may be learnt now: the guard has paused the run, or the stage waits for its weights."""
@@ -344,6 +364,10 @@ class LearnerService:
     ) -> None:
         await self._publisher.close()
         leaving.set()
+        if self._replica is not None and self._place.ranks > 1:
+            # A step that goes on holds the thread: then the others see that this process is gone.
+            with contextlib.suppress(TimeoutError, TemperError):
+                await asyncio.wait_for(self._compute.submit(self._replica.dismiss), LEAVE_S)
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(watching, beating, return_exceptions=True)
         if self._reader is not None:

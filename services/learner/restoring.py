@@ -9,25 +9,24 @@ import torch
 from torch import Tensor
 
 from services.learner.checkpoint import Checkpoint
-from services.learner.model import PolicyModel
-from services.learner.optimizer import optimizer_tensors, restore_optimizer
+from services.learner.replica import Replica
 
 _MASTER = "master."
 
 
-def optimizer_file(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_file(replica: Replica) -> dict[str, Tensor]:
     """Moments, and the float32 master weights where another dtype is served."""
-    tensors = optimizer_tensors(policy, optimizer)
-    if policy.served is not torch.float32:
-        tensors.update({f"{_MASTER}{name}": tensor for name, tensor in policy.named_tensors().items()})
+    tensors = replica.moments()
+    if replica.policy.served is not torch.float32:
+        tensors.update({f"{_MASTER}{name}": tensor for name, tensor in replica.weights().items()})
     return tensors
 
 
-def restore(policy: PolicyModel, optimizer: torch.optim.Optimizer, saved: Checkpoint) -> None:
+def restore(replica: Replica, saved: Checkpoint) -> None:
     """Raises `StorageError` for moments of another model."""
-    put(policy, master_weights(saved.weights, saved.optimizer))
     moments = {name: tensor for name, tensor in saved.optimizer.items() if not name.startswith(_MASTER)}
-    restore_optimizer(policy, optimizer, moments)
+    replica.put_moments(moments)
+    replica.put_weights(master_weights(saved.weights, saved.optimizer))
 
 
 def master_weights(weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -36,10 +35,3 @@ def master_weights(weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> 
         name.removeprefix(_MASTER): tensor for name, tensor in optimizer.items() if name.startswith(_MASTER)
     }
     return {**weights, **masters}
-
-
-def put(policy: PolicyModel, weights: dict[str, Tensor]) -> None:
-    """Copies them into the policy."""
-    with torch.no_grad():
-        for name, tensor in policy.named_tensors().items():
-            tensor.copy_(weights[name])

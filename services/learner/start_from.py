@@ -13,7 +13,8 @@ from torch import Tensor
 from services.learner.checkpoint import read_checkpoint
 from services.learner.manifest import MANIFEST, read_manifest
 from services.learner.model import PolicyModel, load_policy
-from services.learner.restoring import master_weights, put
+from services.learner.replica import Replica
+from services.learner.restoring import master_weights
 from shared.errors import ConfigError, DependencyError
 from shared.settings import LearnerSettings, ModelSettings, Settings
 from shared.storage import ObjectStore
@@ -38,7 +39,7 @@ def _neither(source: str) -> ConfigError:
     )
 
 
-def start_from(source: str, policy: PolicyModel, learner: LearnerSettings, cache: Path) -> None:
+def start_from(source: str, replica: Replica, learner: LearnerSettings, cache: Path) -> None:
     """Blocking. Puts the weights of `source`, a checkpoint's folder (path or URI) or a Hugging Face folder.
 
     Raises `ConfigError` (neither, or of another model), `DependencyError` and `StorageError` (damaged).
@@ -49,8 +50,8 @@ def start_from(source: str, policy: PolicyModel, learner: LearnerSettings, cache
         if not (folder / "config.json").is_file():
             raise _neither(source)
         found = _of_model(source, learner)
-    _check_fit(source, policy, found)
-    put(policy, found)
+    _check_fit(source, replica.policy, found)
+    replica.put_weights(found)
 
 
 def _of_checkpoint(source: str, cache: Path) -> dict[str, Tensor] | None:

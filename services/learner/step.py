@@ -1,21 +1,24 @@
 """One optimizer step: the gradient of a batch in micro-batches, its norm, and the update.
 
-Invariant: a step is whole or it is nothing. A loss or a norm that is not finite, a guard that says so, or a stop that
-is asked for, leaves weights and moments as they were.
+Invariant: a step is whole or it is nothing, on every rank. A loss or a norm that is not finite, a guard that says so,
+or a stop that is asked for, leaves weights and moments as they were.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from services.learner.batching import Batch, MicroBatch, Row, collate
-from services.learner.beforehand import Known, know, rewards_pay_kl
+from services.learner.batching import Batch, MicroBatch, Row, collate, idle_micro_batch
+from services.learner.beforehand import Known, Measured, know, measure, rewards_pay_kl
+from services.learner.distributed.ranks import Alone, Ranks
+from services.learner.distributed.spread import whole
+from services.learner.distributed.verdict import Broken, Report, Verdict, merged
 from services.learner.guard.decision import Decision
 from services.learner.metrics import StepMetrics, Sums, TokenRecord
 from services.learner.model import PolicyModel
@@ -47,7 +50,8 @@ class Decides(Protocol):
 class Step:
     """Computes steps of one policy. `reference` is frozen, or None where the objective has no KL term.
 
-    `should_stop` is asked between micro-batches.
+    `should_stop` is asked between micro-batches. Of several `ranks` each has its share of the batch; what they measured
+    is summed on rank 0, which decides for all.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Step:
         max_gradient_norm: float,
         reference: PolicyModel | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> None:
         self._policy = policy
         self._optimizer = optimizer
@@ -66,7 +71,8 @@ class Step:
         self._max_norm = max_gradient_norm
         self._reference = reference
         self._should_stop = should_stop
-        self._broken: NonFiniteStepError | None = None
+        self._ranks: Ranks = Alone() if ranks is None else ranks
+        self._broken: Broken | None = None
         """The first loss of this step that was not finite, where it was measured to its end all the same."""
 
     def take(
@@ -76,25 +82,35 @@ class Step:
         learning_rate: float,
         kl_coefficient: float,
         ruling: Decides | None = None,
+        *,
+        judged: bool | None = None,
     ) -> StepMetrics:
         """Trains on the batch. A batch in which nothing has a gradient changes nothing, and neither does one that
-        `ruling` drops; it may also lower the rate.
+        `ruling` drops; it may also lower the rate. `judged`: rank 0 has a ruling.
 
         Raises `NonFiniteStepError` (unless `ruling` has dropped the step) and `StepAbandonedError`; the weights are
-        untouched then.
+        untouched then. On the other ranks the metrics are their own share's.
         """
         began = time.perf_counter()
-        record = TokenRecord() if ruling is not None else None
+        record = TokenRecord() if (ruling is not None if judged is None else judged) else None
         try:
             sums, computed = self.accumulate(batch, objective, kl_coefficient, record)
-            norm = self._norm() if batch.rows else 0.0
-            metrics = sums.metrics(norm, computed)
-            if ruling is not None and record is not None:
-                metrics.decision = ruling.decide(metrics, record)
-            if batch.rows and not metrics.dropped:
-                self._check_finite(norm, batch)
-                factor = 1.0 if metrics.decision is None else metrics.decision.rate_factor
-                metrics.learning_rate = learning_rate * factor
+            rows = self._ranks.most(len(batch.rows))
+            norm = self._norm() if rows else 0.0
+            reports = self._ranks.gather(Report(sums, computed, record, self._broken))
+            metrics, verdict = sums.metrics(norm, computed), None
+            if self._ranks.leads:
+                report = merged(reports)
+                metrics = report.sums.metrics(norm, report.computed)
+                if ruling is not None and report.record is not None:
+                    metrics.decision = ruling.decide(metrics, report.record)
+                verdict = _verdict(metrics, report, batch, learning_rate if rows else 0.0)
+            verdict = self._ranks.share(verdict)
+            assert verdict is not None
+            if verdict.broken is not None and self._ranks.leads:
+                raise _not_finite(verdict.broken)
+            if verdict.applies:
+                metrics.learning_rate = verdict.learning_rate
                 self._update(metrics.learning_rate)
         finally:
             self._broken = None
@@ -107,33 +123,57 @@ class Step:
     ) -> tuple[Sums, int]:
         """Adds the batch's gradient to the parameters; (sums, positions computed).
 
-        Raises `NonFiniteStepError` at the first loss that is not finite. With a `record` the rest is measured all the
-        same, and nothing more is added.
+        Raises `NonFiniteStepError` at the first loss that is not finite. With a `record`, or beside other ranks, the
+        rest is measured all the same, and nothing more is added.
         """
         sums, computed = Sums(), 0
         cuts = batch.cuts(self._micro_batch_tokens)
-        given: Iterator[Known] = iter([Known()] * len(cuts))
+        rounds = self._ranks.most(len(cuts))
+        known = [Known()] * len(cuts)
         if self._reference is not None and rewards_pay_kl(objective, kl_coefficient):
-            given = iter(
-                know(
-                    map(self._collate, cuts),
-                    batch,
-                    objective,
-                    kl_coefficient,
-                    policy=self._policy,
-                    reference=self._reference,
-                )
-            )
-        for rows, known in zip(cuts, given, strict=True):
-            micro = self._collate(rows)
+            known = self._know(cuts, rounds, batch, objective, kl_coefficient)
+        for number in range(rounds):
+            micro = self._collate(cuts, number)
+            if micro is None:
+                self._idle(objective, kl_coefficient)
+                continue
             computed += micro.ids.numel()
-            self._backward(micro, batch, objective, kl_coefficient, sums=sums, known=known, record=record)
+            self._backward(
+                micro, batch, objective, kl_coefficient, sums=sums, known=known[number], record=record
+            )
         return sums, computed
 
-    def _collate(self, rows: list[Row]) -> MicroBatch:
-        if self._should_stop():
+    def _know(
+        self, cuts: list[list[Row]], rounds: int, batch: Batch, objective: Objective, kl_coefficient: float
+    ) -> list[Known]:
+        """The reward's KL, over the shares of all ranks."""
+        assert self._reference is not None
+        measured = []
+        for number in range(rounds):
+            micro = self._collate(cuts, number)
+            own = idle_micro_batch(self._policy.device) if micro is None else micro
+            if micro is None and not self._ranks.lockstep:
+                continue
+            found = measure(own, objective, kl_coefficient, policy=self._policy, reference=self._reference)
+            measured += [] if micro is None else [found]
+        everywhere = self._ranks.gather_everywhere(Measured.joined(measured))
+        return know(measured, everywhere, self._ranks.data_index, batch, objective)
+
+    def _collate(self, cuts: list[list[Row]], number: int) -> MicroBatch | None:
+        """None where this rank has nothing left and others have."""
+        if self._ranks.most(int(self._should_stop())):
             raise StepAbandonedError("the step was abandoned between micro-batches: the service stops")
-        return collate(rows, self._policy.device)
+        return collate(cuts[number], self._policy.device) if number < len(cuts) else None
+
+    def _idle(self, objective: Objective, kl_coefficient: float) -> None:
+        """Takes part where a pass of one rank waits for the others; its gradient is zero."""
+        if not self._ranks.lockstep:
+            return
+        micro = idle_micro_batch(self._policy.device)
+        new, _ = self._policy.statistics(micro, entropy_gradient=objective.entropy_coefficient > 0)
+        if self._reference is not None and not rewards_pay_kl(objective, kl_coefficient):
+            self._reference.logprobs(micro)
+        (new.sum() * 0).backward()  # type: ignore[no-untyped-call]
 
     def _backward(
         self,
@@ -156,16 +196,16 @@ class Step:
         slope = torch.zeros_like(new.detach())
         if not bool(torch.isfinite(loss)):
             wrong = _wrong(new, tokens)
-            broken = _not_finite("loss", _owners_of(micro.attempts[wrong], batch))
-            if record is None:
-                raise broken
+            broken = Broken("loss", _owners_of(micro.attempts[wrong], batch))
+            if record is None and self._ranks.count == 1:
+                raise _not_finite(broken)
             self._broken = self._broken or broken
             slope[wrong] = torch.nan
-        if self._broken is None:
-            if record is not None:
+        if self._broken is None or self._ranks.lockstep:
+            if record is not None and self._broken is None:
                 new.retain_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            slope = new.grad if record is not None and new.grad is not None else slope
+            slope = new.grad if new.retains_grad and new.grad is not None else slope
         sums.add(loss.detach(), terms, new, tokens.sampler, entropy.detach())
         if record is not None:
             record.add(micro.attempts, terms, new, tokens.sampler, entropy, slope=slope)
@@ -189,7 +229,7 @@ class Step:
                 count=len(batch.attempts),
                 chosen=of_pairs([pair.chosen for pair in pairs]),
                 rejected=of_pairs([pair.rejected for pair in pairs]),
-                weight=new.new_full((len(pairs),), 1 / len(batch.pairs)),
+                weight=new.new_tensor([batch.attempts[pair.chosen].weight for pair in pairs]),
             ),
             objective,
         )
@@ -246,16 +286,12 @@ class Step:
 
     def _norm(self) -> float:
         """Of the whole gradient, which is clipped to its limit; not a number after a loss that was not finite."""
-        if self._broken is not None:
+        if self._ranks.most(int(self._broken is not None)):
             return math.nan
-        parameters = [p for p in self._policy.model.parameters() if p.grad is not None]
-        return float(torch.nn.utils.clip_grad_norm_(parameters, self._max_norm))
-
-    def _check_finite(self, norm: float, batch: Batch) -> None:
-        if self._broken is not None:
-            raise self._broken
-        if not math.isfinite(norm):
-            raise _not_finite("gradient norm", tuple(attempt.trajectory_id for attempt in batch.attempts))
+        trained = [p for p in self._policy.model.parameters() if p.requires_grad]
+        self._ranks.sum_gradients(trained)
+        gradients = [p for p in trained if p.grad is not None]
+        return float(whole(torch.nn.utils.clip_grad_norm_(gradients, self._max_norm)))
 
     def _update(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
@@ -274,10 +310,23 @@ def _owners_of(attempts: Tensor, batch: Batch) -> tuple[str, ...]:
     return tuple(batch.attempts[index].trajectory_id for index in torch.unique(attempts).tolist())
 
 
-def _not_finite(what: str, trajectories: tuple[str, ...]) -> NonFiniteStepError:
-    shown = ", ".join(trajectories[:8]) + (
-        f" and {len(trajectories) - 8} more" if len(trajectories) > 8 else ""
-    )
+def _verdict(metrics: StepMetrics, report: Report, batch: Batch, learning_rate: float) -> Verdict:
+    """What becomes of the step. `learning_rate` is 0 where nothing has a gradient."""
+    if learning_rate == 0 or metrics.dropped:
+        return Verdict()
+    if report.broken is not None:
+        return Verdict(broken=report.broken)
+    if not math.isfinite(metrics.gradient_norm):
+        return Verdict(
+            broken=Broken("gradient norm", tuple(attempt.trajectory_id for attempt in batch.attempts))
+        )
+    factor = 1.0 if metrics.decision is None else metrics.decision.rate_factor
+    return Verdict(applies=True, learning_rate=learning_rate * factor)
+
+
+def _not_finite(broken: Broken) -> NonFiniteStepError:
+    named = broken.trajectories
+    shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
     return NonFiniteStepError(
-        f"the {what} is not finite; step refused, weights untouched; {shown}", trajectories
+        f"the {broken.what} is not finite; step refused, weights untouched; {shown}", named
     )

@@ -20,6 +20,7 @@ from services.learner.batching import Batch
 from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
 from services.learner.checkpoint_writer import CheckpointWriter
+from services.learner.distributed.ranks import Ranks
 from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
@@ -29,9 +30,10 @@ from services.learner.kept import NO_SCORES, Scores
 from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel
 from services.learner.objectives.presets import Objective
-from services.learner.optimizer import learning_rate, make_optimizer
+from services.learner.optimizer import learning_rate
 from services.learner.pairing import batch_of
 from services.learner.reference import ReferencePolicy
+from services.learner.replica import Replica
 from services.learner.restoring import optimizer_file, restore
 from services.learner.snapshot import Announcement, Origin, Snapshot, read_message
 from services.learner.stages import (
@@ -44,7 +46,7 @@ from services.learner.stages import (
 )
 from services.learner.staging import Staged
 from services.learner.start_from import start_from
-from services.learner.step import NonFiniteStepError, Step
+from services.learner.step import NonFiniteStepError
 from services.learner.watch import Pause, Watch
 from shared.contracts import GroupFate, Policy
 from shared.contracts import Step as StepMessage
@@ -66,15 +68,16 @@ class Trainer:
         store: ObjectStore,
         policy: PolicyModel,
         should_stop: Callable[[], bool] = lambda: False,
+        ranks: Ranks | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._policy = policy
         self._should_stop = should_stop
         self._objectives = check_stages(settings)
-        self._optimizer = make_optimizer(policy, settings.learner)
+        self.replica = Replica(policy, settings.learner, ranks)
         self._checkpoints = CheckpointStore(store, settings.run.name)
-        self._reference = ReferencePolicy(store, settings.run.name)
+        self._reference = ReferencePolicy(store, settings.run.name, self.replica)
         self._writer = CheckpointWriter(settings, store, self._checkpoints, policy.served)
         self._samples = [stage.samples for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
@@ -111,7 +114,7 @@ class Trainer:
         state = saved.state
         shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
         check_identity(state["identity"], identity(self._settings, shapes), self._settings.run.name)
-        restore(self._policy, self._optimizer, saved)
+        restore(self.replica, saved)
         torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(state["rng"])), dtype=torch.uint8))
         self.progress = Progress(state["step"], state["stage_index"], state["stage_step"])
         self._kl = KlState(state["kl_coefficient"], state.get("kl_since_refresh", 0))
@@ -122,7 +125,7 @@ class Trainer:
         self.gate = ReplayGate(state["intake"]["offsets"])
         self._terms = self._make_terms()
         if self.objective is not None and self.objective.needs_reference:
-            self._reference.load(self._policy, state["reference"], self._cache)
+            self._reference.load(state["reference"], self._cache)
         steps = tuple(read_message(StepMessage, body) for body in state["steps"])
         policy: Policy = read_message(Policy, state["policy"])
         self._writer.resume(policy, saved.weights)
@@ -192,7 +195,7 @@ class Trainer:
         return record
 
     def _take_weights(self) -> None:
-        start_from(self.starts_from, self._policy, self._settings.learner, self._cache)
+        start_from(self.starts_from, self.replica, self._settings.learner, self._cache)
         self._origin = Origin(self.progress.stage_index, self.version)
         self._terms = self._make_terms()
 
@@ -234,23 +237,22 @@ class Trainer:
         batch = batch_of(
             groups, objective, self._settings.learner.micro_batch_tokens, pack=self._policy.packs
         )
-        step = Step(
-            self._policy,
-            self._optimizer,
-            micro_batch_tokens=self._settings.learner.micro_batch_tokens,
-            max_gradient_norm=self._settings.learner.max_gradient_norm,
-            reference=self._reference.model,
+        rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
+        referred = self.replica.reference is not None
+        ruling = self._watch.ruling(self.progress.step + 1, groups, batch, referred=referred)
+        metrics = self.replica.take(
+            batch,
+            objective,
+            rate,
+            self.kl_coefficient,
+            ruling,
             should_stop=self._between_micro_batches(self.progress.step + 1),
         )
-        rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
-        referred = self._reference.model is not None
-        ruling = self._watch.ruling(self.progress.step + 1, groups, batch, referred=referred)
-        metrics = step.take(batch, objective, rate, self.kl_coefficient, ruling)
         target = metrics.decision.roll_back_to if metrics.decision else None
         if target is not None:
             self._writer.wait()  # it may be the one that is still being written
             # Weights, masters and moments alone: what was read, trained and resolved stays so.
-            restore(self._policy, self._optimizer, self._checkpoints.load(target, self._cache))
+            restore(self.replica, self._checkpoints.load(target, self._cache))
         return batch, metrics
 
     def _between_micro_batches(self, step: int) -> Callable[[], bool]:
@@ -361,7 +363,7 @@ class Trainer:
     def take_copies(self, snapshot: Snapshot) -> Staged:
         """Blocking, and quick: copies what the checkpoint of `snapshot` is written from. No step may be taken
         between the two, and the checkpoint before it must have been written."""
-        return self._writer.take_copies(snapshot, self._policy, self._optimizer_file(), self._reference)
+        return self._writer.take_copies(snapshot, self.replica, self._optimizer_file(), self._reference)
 
     def write(self, staged: Staged) -> Announcement:
         """Blocking. Writes the checkpoint; steps may be taken meanwhile, in another thread.
@@ -375,11 +377,11 @@ class Trainer:
         return self._writer.prune(scores, self._watch.good)
 
     def _optimizer_file(self) -> dict[str, torch.Tensor]:
-        return optimizer_file(self._policy, self._optimizer)
+        return optimizer_file(self.replica)
 
     def _begin_stage(self) -> None:
         """A stage starts with a fresh optimizer: moments of another objective mislead it."""
-        self._optimizer.state.clear()
+        self.replica.forget_moments()
         self._reference.drop()
         self._watch.begin_stage()
         objective = self.objective

@@ -24,7 +24,7 @@ def test_what_is_written_is_what_was_copied(tmp_path: Path) -> None:
     with torch.no_grad():  # a step
         for tensor in trainer._policy.named_tensors().values():
             tensor.add_(1.0)
-    for state in trainer._optimizer.state.values():
+    for state in trainer.replica.optimizer.state.values():
         state["exp_avg"].zero_()
     announced = trainer.write(staged)
     again = Life(settings, [])

@@ -18,7 +18,6 @@ from services.learner.intake.join import FilledSlot
 from services.learner.model import PolicyModel, load_policy
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import make_optimizer
-from services.learner.reference import frozen
 from services.learner.step import Step
 from shared.errors import ConfigError
 from shared.settings import LearnerSettings, ModelSettings
@@ -60,7 +59,7 @@ def test_layers_computed_again_give_the_same_gradient(tmp_path: Path, pack: bool
         learner = LearnerSettings(device="cpu", activation_checkpointing=again)
         policy = load_policy(ModelSettings(path=folder), learner)
         assert policy.body.gradient_checkpointing is again
-        reference = frozen(policy)
+        reference = policy.frozen()
         with torch.no_grad():
             for parameter in policy.model.parameters():
                 parameter.add_(0.01)
@@ -72,7 +71,7 @@ def test_layers_computed_again_give_the_same_gradient(tmp_path: Path, pack: bool
 def test_layers_are_computed_again_for_the_policy_and_not_for_the_reference(tmp_path: Path) -> None:
     learner = LearnerSettings(device="cpu", activation_checkpointing=True)
     policy = load_policy(ModelSettings(path=folder_of(tmp_path)), learner)
-    reference = frozen(policy)
+    reference = policy.frozen()
     calls: Counter[str] = Counter()
     for name, model in (("policy", policy), ("reference", reference)):
         model.body.layers[0].mlp.register_forward_pre_hook(lambda *_, name=name: calls.update([name]))

@@ -9,7 +9,7 @@ from learner_builders import reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
 from services.learner.batching import Batch, assemble, collate, micro_batches
-from services.learner.beforehand import know
+from services.learner.beforehand import Measured, know, measure
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -145,7 +145,8 @@ def test_a_later_context_is_paid_for_by_the_earlier_one() -> None:
     batch = assemble([judged], objective, 1000)
     cuts = [collate(rows) for rows in micro_batches(batch.rows, 1)]
     assert [micro.order[0].item() for micro in cuts] == [1, 0]
-    known = know(cuts, batch, objective, 0.3, policy=policy, reference=REFERENCE)
+    measured = [measure(micro, objective, 0.3, policy=policy, reference=REFERENCE) for micro in cuts]
+    known = know(measured, [Measured.joined(measured)], 0, batch, objective)
     with torch.no_grad():
         second, first = (
             0.3 * (micro.sampler.double() - REFERENCE.statistics(micro)[0]).numpy() for micro in cuts

@@ -315,7 +315,8 @@ def test_a_later_stage_takes_other_weights_as_a_step_of_its_own(tmp_path: Path) 
     assert announced.policy.version == 2 and announced.policy.stage == "preference"
     for trainer in (run.trainer, Run(settings, seed=6).trainer):
         assert trainer.starts_from == "" and same(trainer._policy, other)
-        assert trainer._reference.model is not None and same(trainer._reference.model, other)
+        reference = trainer.replica.reference
+        assert reference is not None and same(reference, other)
         assert trainer._watch._state.good == (2,)
     rollout(run, 1, 0, version=1, kind="preference")  # made by the policy of the stage before
     fates, refused = run.trainer.review()

@@ -1,0 +1,136 @@
+"""The policy in training as its process holds it: weights, optimizer, reference, and all that is done to them.
+
+Invariant: of several ranks rank 0 alone is asked; it tells the others, and every rank then runs the same method with the
+same collectives in it. Whole tensors go in and come out, so whoever asks does not know how they are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from services.learner.batching import Batch
+from services.learner.distributed import commands
+from services.learner.distributed.ranks import Alone, Ranks
+from services.learner.distributed.split import split
+from services.learner.distributed.spread import put, wholes
+from services.learner.metrics import StepMetrics
+from services.learner.model import PolicyModel
+from services.learner.objectives.presets import Objective
+from services.learner.optimizer import check_moments, make_moments, make_optimizer, optimizer_tensors
+from services.learner.publish import make_canary
+from services.learner.step import Decides, Step
+from shared.contracts import Canary
+from shared.settings import LearnerSettings
+
+
+class Replica:
+    """Blocking, and of one thread. Every method raises `RankLostError` where a rank is gone."""
+
+    def __init__(
+        self,
+        policy: PolicyModel,
+        settings: LearnerSettings,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.policy = policy
+        self.optimizer = make_optimizer(policy, settings)
+        self.reference: PolicyModel | None = None
+        self._settings = settings
+        self._ranks: Ranks = Alone() if ranks is None else ranks
+
+    def take(
+        self,
+        batch: Batch | None,
+        objective: Objective,
+        learning_rate: float,
+        kl_coefficient: float,
+        ruling: Decides | None = None,
+        *,
+        judged: bool | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> StepMetrics:
+        """One step; `batch` and `ruling` are rank 0's, `should_stop` any rank's. Raises as `Step.take`."""
+        judged = ruling is not None if judged is None else judged
+        self._ranks.tell(commands.Take(objective, learning_rate, kl_coefficient, judged))
+        share = self._ranks.scatter(None if batch is None else split(batch, self._ranks.data))
+        step = Step(
+            self.policy,
+            self.optimizer,
+            micro_batch_tokens=self._settings.micro_batch_tokens,
+            max_gradient_norm=self._settings.max_gradient_norm,
+            reference=self.reference,
+            should_stop=should_stop,
+            ranks=self._ranks,
+        )
+        return step.take(share, objective, learning_rate, kl_coefficient, ruling, judged=judged)
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copies rank 0's master weights in."""
+        self._ranks.tell(commands.PutWeights())
+        put(self.policy.named_tensors(), weights, self._ranks)
+
+    def put_moments(self, moments: Mapping[str, Tensor], *, some: bool | None = None) -> None:
+        """Likewise the optimizer's state; `some` says on the other ranks that there is any.
+
+        Raises `StorageError` for that of another model.
+        """
+        some = bool(moments) if some is None else some
+        if self._ranks.leads:
+            check_moments(self.policy, moments)
+        self._ranks.tell(commands.PutMoments(some))
+        make_moments(self.policy, self.optimizer, some=some)
+        put(optimizer_tensors(self.policy, self.optimizer), moments, self._ranks)
+
+    def forget_moments(self) -> None:
+        """A stage starts with a fresh optimizer."""
+        self._ranks.tell(commands.ForgetMoments())
+        self.optimizer.state.clear()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The master weights, whole; not copies where this process holds them whole anyway."""
+        return self._gathered(commands.GatherWeights(), self.policy.named_tensors())
+
+    def served(self) -> dict[str, Tensor]:
+        """As `weights`, in the dtype that is served."""
+        return self._gathered(commands.GatherServed(), self.policy.published_tensors())
+
+    def moments(self) -> dict[str, Tensor]:
+        """The optimizer's state by name, whole; empty before the first step of a stage."""
+        return self._gathered(commands.GatherMoments(), optimizer_tensors(self.policy, self.optimizer))
+
+    def canary(self, tolerance: float) -> Canary:
+        """Of the policy as it is now."""
+        if self._ranks.lockstep:
+            self._ranks.tell(commands.Score(tolerance))
+        return make_canary(self.policy, tolerance)
+
+    def freeze_reference(self) -> dict[str, Tensor]:
+        """The policy as it is now becomes the reference; its weights, whole."""
+        self._ranks.tell(commands.FreezeReference())
+        self.reference = self.policy.frozen()
+        return wholes(self.reference.named_tensors(), self._ranks)
+
+    def put_reference(self, weights: Mapping[str, Tensor]) -> None:
+        """The reference is one of these weights, as `weights` gave them."""
+        self._ranks.tell(commands.PutReference())
+        self.reference = self.policy.frozen()
+        put(self.reference.named_tensors(), weights, self._ranks)
+
+    def drop_reference(self) -> None:
+        self._ranks.tell(commands.DropReference())
+        self.reference = None
+
+    def beat(self) -> None:
+        """Tells the others that rank 0 is still there: they wait for a command no longer than the timeout."""
+        self._ranks.tell(commands.Beat())
+
+    def dismiss(self) -> None:
+        """Sends the others home."""
+        self._ranks.tell(commands.Leave())
+
+    def _gathered(self, command: commands.Command, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self._ranks.lockstep:
+            self._ranks.tell(command)
+        return wholes(tensors, self._ranks)

@@ -1,0 +1,103 @@
+"""Steps that are taken twice, by one process and by two ranks, and must come out the same.
+
+Everything is in float64: what differs is the order in which numbers are added up, some 1e-14 of the sum, and anything
+above TOLERANCE is a mistake. In float32 a lost token of a small batch would hide in the rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from learner_builders import demonstration, reward, sequence, trajectory
+from learner_models import VOCABULARY, small_policy
+
+from services.learner.batching import Batch
+from services.learner.distributed.ranks import Ranks
+from services.learner.intake.attempts import Terms
+from services.learner.intake.groups import JudgedGroup, judge
+from services.learner.intake.join import FilledSlot
+from services.learner.model import PolicyModel
+from services.learner.objectives.presets import Objective, preset
+from services.learner.pairing import batch_of
+from services.learner.replica import Replica
+from shared.settings import LearnerSettings, ParallelSettings
+
+TOLERANCE = 1e-9
+MODES = {
+    "data": ParallelSettings(),
+    "shard": ParallelSettings(shard=True),
+    "context": ParallelSettings(context=2),
+    "shard and context": ParallelSettings(shard=True, context=2),
+}
+OBJECTIVES: dict[str, Objective] = {
+    "sft": preset("sft"),
+    "grpo": preset("grpo", entropy_coefficient=0.01),
+    "kl in the loss": preset("grpo", kl_coefficient=0.1),
+    "kl in the reward": preset("reinforce_plus_plus", kl_coefficient=0.3),
+    "gspo": preset("gspo"),
+    "dpo": preset("dpo"),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """After two steps, on rank 0: gradients are in the moments, which are (1 − β₁)·g after the first."""
+
+    losses: list[float]
+    norms: list[float]
+    tokens: int
+    moments: dict[str, torch.Tensor]
+    weights: dict[str, torch.Tensor]
+    canary: list[float]
+
+
+def group(objective: Objective, index: int, lengths: list[int]) -> JudgedGroup:
+    terms = Terms(objective, vocabulary=VOCABULARY, max_tokens=128, version=0, max_lag=1)
+    if objective.kind == "imitation":
+        name = f"0-sft-{index:07d}"
+        made = demonstration(name)
+        ids = [(5 * index + t) % VOCABULARY for t in range(lengths[0])]
+        made = made.model_copy(
+            update={"sequences": (sequence([1, 2, index], ids, [0.0] * lengths[0], version=-1),)}
+        )
+        return judge(name, {0: FilledSlot(made, None, (), "")}, terms)
+    name, slots = f"0-rl-{index:07d}", {}
+    for sample, n in enumerate(lengths):
+        ids = [(7 * index + 3 * sample + t) % VOCABULARY for t in range(n)]
+        made = trajectory(
+            name, sample, size=len(lengths), sequences=(sequence([1, 2, index], ids, [-2.0] * n),)
+        )
+        slots[sample] = FilledSlot(made, reward(made, sample / (len(lengths) - 1)), (), "")
+    return judge(name, slots, terms)
+
+
+def batch(objective: Objective) -> Batch:
+    """Rows of very different lengths, so that shares of equal cost have unequal numbers of micro-batches."""
+    lengths = [[2, 5], [9, 1, 3], [4, 4], [30, 2], [1, 1], [6, 7, 2]]
+    return batch_of([group(objective, n, sizes) for n, sizes in enumerate(lengths)], objective, 64, pack=True)
+
+
+def policy_of(seed: int = 0) -> PolicyModel:
+    return small_policy(torch.float64, seed=seed)
+
+
+def replica_of(policy: PolicyModel, ranks: Ranks | None = None) -> Replica:
+    return Replica(policy, LearnerSettings(micro_batch_tokens=48, max_gradient_norm=0.5), ranks=ranks)
+
+
+def run(replica: Replica, objective: Objective) -> Outcome:
+    """Two steps and a look at everything that can be looked at. On rank 0, or alone."""
+    if objective.needs_reference:
+        replica.put_reference(policy_of(seed=3).named_tensors())
+    losses, norms, tokens = [], [], 0
+    moments: dict[str, torch.Tensor] = {}
+    for _ in range(2):
+        metrics = replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient)
+        losses.append(metrics.loss)
+        norms.append(metrics.gradient_norm)
+        tokens = metrics.tokens
+        moments = moments or {name: tensor.clone() for name, tensor in replica.moments().items()}
+    weights = {name: tensor.clone() for name, tensor in replica.weights().items()}
+    canary = replica.canary(1e-3).logprobs.tolist()
+    return Outcome(losses, norms, tokens, moments, weights, canary)
