@@ -10,12 +10,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shared.agent_settings import AgentSettings
 from shared.domains.workspace_tools import SHELLS
 from shared.errors import ConfigError
 from shared.sandbox.command import inside
 
 TURNS_WITH_TOOLS = 16
 """Where nobody says: a handful of commands, a look at the result, and some to spare for mistakes."""
+
+TURNS_OF_AGENTS = 32
+"""Each of its requests is a turn, those of its sub-agents too."""
 
 
 class _Part(BaseModel):
@@ -88,7 +92,7 @@ class CommandSettings(_Part):
 
 class EpisodeSettings(_Part):
     turns: int = Field(default=0, ge=0)
-    """Of the policy; 0: 1 without tools, 16 with tools."""
+    """Of the policy; 0: 1 without tools, 16 with tools, 32 of an agent program."""
     context_tokens: int = Field(default=2048, ge=16)
     """Of one context: prompt, answers and results."""
     sampled_tokens: int = Field(default=0, ge=0)
@@ -106,6 +110,8 @@ class EpisodeSettings(_Part):
     permissions: PermissionSettings = PermissionSettings()
     context: ContextSettings = ContextSettings()
     output: OutputSettings = OutputSettings()
+    agent: AgentSettings = AgentSettings()
+    """A program that attempts the tasks in the place of our own turns and tools."""
     commands: CommandSettings = CommandSettings()
 
     @model_validator(mode="after")
@@ -119,8 +125,10 @@ class EpisodeSettings(_Part):
             )
         return self
 
-    def turns_of(self, tools: tuple[str, ...]) -> int:
-        """How many turns an attempt with these tools may take."""
+    def turns_of(self, tools: tuple[str, ...], *, agent: bool = False) -> int:
+        """How many turns an attempt with these tools may take. `agent`: by a program, of the domain's or of these."""
+        if agent or self.agent.command:
+            return self.turns or TURNS_OF_AGENTS
         return self.turns or (TURNS_WITH_TOOLS if tools else 1)
 
     def changed_by(self, own: EpisodeSettings) -> EpisodeSettings:

@@ -137,7 +137,7 @@ class TaskBuilder:
             "messages": tuple(instance.messages),
             "files": dict(instance.files),
             "tools": tools,
-            "limits": _limits(episode, tools, deadline_s),
+            "limits": _limits(episode, tools, deadline_s, self._domains[declared.name].agent is not None),
             "created_ms": now_ms,
             "deadline_ms": now_ms + int(deadline_s * 1000),
         }
@@ -150,9 +150,10 @@ class TaskBuilder:
         return priorities[0] if wanted == "high" else priorities[len(priorities) // 2]
 
 
-def _limits(episode: EpisodeSettings, tools: tuple[str, ...], deadline_s: float) -> Limits:
+def _limits(episode: EpisodeSettings, tools: tuple[str, ...], deadline_s: float, agent: bool) -> Limits:
+    """`agent`: the domain has a program of its own."""
     return Limits(
-        turns=episode.turns_of(tools),
+        turns=episode.turns_of(tools, agent=agent),
         context_tokens=episode.context_tokens,
         wall_seconds=episode.wall_seconds or deadline_s,
         sampled_tokens=episode.sampled_tokens,

@@ -18,7 +18,7 @@ _CUT_OFF = {
     "deadline": "cut off at its deadline",
     "tokens": "cut off at its limit of sampled tokens",
     "context": "cut off where its context was full",
-    "calls": "cut off at its limit of tool calls",
+    "calls": "cut off at its limit of calls",
 }
 
 

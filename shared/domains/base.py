@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 
 from shared.contracts.reward import Verdict
 from shared.contracts.task import ChatMessage, DomainRef
+from shared.domains.agent import AgentProgram
 from shared.domains.draw import Draw
 from shared.domains.played import Answer, Played
 from shared.errors import ConfigError, VerificationFault
@@ -146,6 +147,8 @@ class Domain(ABC, Generic[D]):
     cell: ClassVar[str] = "text/no tools/one round/exact"
     """Its cell of the domain matrix: input modality / tools / rounds / verification method."""
     difficulty_model: type[D]
+    agent: ClassVar[AgentProgram | None] = None
+    """A program that works on the instance by itself and asks the policy over HTTP, in the place of our own turns."""
 
     @abstractmethod
     def draft(self, draw: Draw, difficulty: D) -> Draft:

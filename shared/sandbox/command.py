@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from shared.errors import ConfigError
+from shared.sandbox.network.allowed import parse_place
 
 WORK = "/work"
 """The work folder inside every jail; also HOME."""
@@ -32,6 +33,9 @@ class Command:
     network: tuple[str, ...] = ()
     """Places (`host:port`) that it may reach, through a proxy of ours and no other way; `sandbox.network` must allow
     them. Empty: no network at all."""
+    home: str = ""
+    """`host:port` of a server of ours that the door itself stands for: inside, `http://127.0.0.1:3128/…` is that server.
+    The service that runs the command names it, never what runs in the jail, so no operator's list is asked."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -43,6 +47,8 @@ class Command:
             _startable(text)
         if not PurePosixPath(self.cwd).is_absolute():
             raise ConfigError(f"folder {self.cwd!r} to start in: give an absolute path, such as {WORK}")
+        if self.home:
+            parse_place(self.home)
         for path in (*self.files, *self.collect):
             inside(path)
 

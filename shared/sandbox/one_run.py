@@ -71,6 +71,8 @@ class Site:
     work: str = ""
     network: Allowed | None = None
     """Where it may connect to; None is nowhere."""
+    home: str = ""
+    """`Command.home`; there is a network then."""
 
 
 class OneRun:
@@ -158,7 +160,7 @@ class OneRun:
     async def _serve_door(self, process: KeptProcess) -> Proxy | None:
         if process.door is None or self._site.network is None:
             return None
-        proxy = Proxy(process.door, self._site.network)
+        proxy = Proxy(process.door, self._site.network, home=self._site.home)
         await proxy.start()
         return proxy
 
@@ -228,7 +230,7 @@ class OneRun:
         jail = Jail(
             root=self._site.root, uid=self._site.uid, limits=limits, work=places[WORK], tmp=places[TMP],
             shm=places[SHM], proc=PROC,
-            environment={**ENVIRONMENT, **(door_environment() if self._site.network else {}), **command.environment},
+            environment={**ENVIRONMENT, **self._door_environment(), **command.environment},
             own_network=self._site.network is None, cwd=command.cwd, seccomp=self._means.seccomp,
             log_descriptor=LOG_DESCRIPTOR, niceness=os.getpriority(os.PRIO_PROCESS, 0),
             address_space_mb=address_space_mb(limits) if weak else 0,
@@ -236,6 +238,11 @@ class OneRun:
         )  # fmt: skip
         bare = "/" not in command.argv[0]
         return command_line(self._means.nsjail, jail, (*(_SHELL if bare else ()), *command.argv))
+
+    def _door_environment(self) -> dict[str, str]:
+        """Nothing of a proxy where there is a home alone: it is a plain server to what runs inside."""
+        network = self._site.network
+        return door_environment(self._site.home) if network is not None and network.places else {}
 
     def _look(self, look: Look) -> None:
         if isinstance(self._group, NoGroup):

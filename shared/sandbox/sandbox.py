@@ -185,7 +185,7 @@ class Sandbox:
         )
 
     async def _run(self, command: Command, limits: Limits, root: str, work: str, uid: int) -> Result:
-        network = allowed(command.network, self.settings.network) if command.network else None
+        network = allowed(command.network, self.settings.network) if command.network or command.home else None
         try:
             await self.ready()
             tree = await self._roots.path(root)
@@ -195,7 +195,7 @@ class Sandbox:
             return self._not_run("")
         self._numbers += 1
         means = Means(self.nsjail, self._keeper, self.cgroups, self._seccomp)
-        run = OneRun(means, Site(tree, uid, str(self._numbers), work, network), command, limits)
+        run = OneRun(means, Site(tree, uid, str(self._numbers), work, network, command.home), command, limits)
         # A task of its own: a cancelled caller ends the run, but does not interrupt its removal.
         task = self._runs[run] = asyncio.ensure_future(run.run())
         try:

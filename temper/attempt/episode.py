@@ -34,8 +34,6 @@ from shared.verification.judgement import Attempt
 from shared.verification.registered import registered, sandbox_here
 
 WORKER = "attempt"
-TURNS = 16
-"""Of a task with tools whose settings say nothing of turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +89,9 @@ def task_of(settings: Settings, wanted: Wanted) -> Task:
     sampling = task.sampling.model_copy(
         update={"samples": wanted.samples, "group_size": wanted.samples, "temperature": temperature}
     )
-    turns = wanted.turns or (TURNS if task.tools and task.limits.turns == 1 else task.limits.turns)
     limits = task.limits.model_copy(
         update={
-            "turns": turns,
+            "turns": wanted.turns or task.limits.turns,
             "context_tokens": wanted.context_tokens or task.limits.context_tokens,
             "wall_seconds": wanted.wall_s or task.limits.wall_seconds,
         }

@@ -33,14 +33,22 @@ def resolve(settings: Settings) -> Settings:
     document["run"]["folder"] = str(Path(settings.run.folder).absolute())
     document["storage"]["uri"] = settings.storage_uri
     document["model"]["path"] = str(Path(settings.model.path).absolute())
+    for workload in document["workloads"]:
+        _absolute(workload["episode"]["agent"])
     for declared in document["domains"]:
         # Written out in full: what the domain took from its workload would else count as its own default.
         declared["episode"] = settings.episode_of(declared["name"]).model_dump(mode="json")
+        _absolute(declared["episode"]["agent"])
     for stage in document["stages"]:
         for key in ("data", "start_from"):
             if stage[key] and "://" not in stage[key]:
                 stage[key] = str(Path(stage[key]).absolute())
     return parse_settings(document)
+
+
+def _absolute(agent: dict[str, Any]) -> None:
+    if agent["folder"]:
+        agent["folder"] = str(Path(agent["folder"]).absolute())
 
 
 def to_toml(settings: Settings) -> str:

@@ -17,6 +17,7 @@ from services.rollout.formats.calls import Call
 from services.rollout.formats.fenced import Fenced
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import ToolCall, Trajectory
+from shared.episode_settings import TURNS_WITH_TOOLS
 from shared.errors import ConfigError, StorageError
 from shared.settings import DomainSettings
 from temper.__main__ import app
@@ -121,7 +122,7 @@ def test_tools_and_their_results_are_told_as_they_happen(
     declared = DomainSettings(name=PLACE, max_tokens=200, workload="single_turn")
     settings = settings.model_copy(update={"domains": (declared,)})
     task = episode.task_of(settings, episode.Wanted(PLACE, 3))
-    assert task.limits.turns == episode.TURNS
+    assert task.limits.turns == TURNS_WITH_TOOLS
     lines = task.files["a.txt"].count("x")
     codec = ChatCodec.open(str(tiny_folder))
     tokens = Tokens(codec.tokenizer, codec.stop_ids)

@@ -11,13 +11,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from services.rollout import episodes
 from services.rollout.seeds import sample_seed
 from services.rollout.turns.episode import End
-from services.rollout.turns.runner import Runner
 from shared.contracts import Slot, Task, Timings, Trajectory
 from shared.telemetry.tracing import Tracing
 
@@ -26,12 +26,18 @@ Send = Callable[[Trajectory], Awaitable[None]]
 WaitForPolicy = Callable[[int], Awaitable[int]]
 
 
+class Attempts(Protocol):
+    """Who makes one attempt: `Runner`, or `AgentRunner`."""
+
+    async def attempt(self, task: Task, slot: Slot, seed: int) -> End: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MultiTurn:
     """`runner_of(task)`: under the terms of the task's domain. `wait_for_policy(version)` returns once the engine serves
     that version or a newer one."""
 
-    runner_of: Callable[[Task], Runner]
+    runner_of: Callable[[Task], Attempts]
     tracing: Tracing
     run_seed: int
     worker_id: str

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.rollout.engines.base import Engine, GenerateRequest, Generation, Ids
+from services.rollout.engines.listening import Heard, generate
 
 
 class Speaks(Protocol):
@@ -21,7 +22,7 @@ class Speaks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How the turns of one attempt are sampled. `exact`: see `GenerateRequest`."""
+    """How the turns of one attempt are sampled. `exact`: see `GenerateRequest`. `heard`: told of tokens as they come."""
 
     engine: Engine
     request_id: str
@@ -30,22 +31,24 @@ class Sampler:
     top_p: float
     seed: int
     exact: bool = True
+    heard: Heard | None = None
 
     async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
         """`what`: beside the turn of this number. Raises `GenerationFault`."""
-        return await self.engine.generate(
-            GenerateRequest(
-                request_id=f"{self.request_id}/{turn}{what}",
-                prompt_ids=context,
-                max_tokens=max_tokens,
-                stop_ids=self.stop_ids,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                seed=turn_seed(self.seed, turn, what),
-                episode=self.request_id,
-                exact=self.exact,
-            )
+        request = GenerateRequest(
+            request_id=f"{self.request_id}/{turn}{what}",
+            prompt_ids=context,
+            max_tokens=max_tokens,
+            stop_ids=self.stop_ids,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=turn_seed(self.seed, turn, what),
+            episode=self.request_id,
+            exact=self.exact,
         )
+        if self.heard is None:
+            return await self.engine.generate(request)
+        return await generate(self.engine, request, self.heard)
 
 
 def turn_seed(seed: int, turn: int, what: str = "") -> int:

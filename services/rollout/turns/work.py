@@ -1,7 +1,7 @@
 """What a rollout process does with tasks that have tools or several turns.
 
-Invariant: a process that gets no such task opens nothing for them: no sandbox, no domain, and no demand on its
-tokenizer.
+Invariant: a process that gets no such task opens nothing for them: no sandbox, no domain, no endpoint, and no demand on
+its tokenizer.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import contextlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+from services.rollout.agent.attempt import AgentRunner
+from services.rollout.agent.endpoint import Endpoint
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine
-from services.rollout.turns.multi_turn import MultiTurn, Send, WaitForPolicy
+from services.rollout.turns.multi_turn import Attempts, MultiTurn, Send, WaitForPolicy
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.terms import largest_limits, with_terms
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Task, ToolCall
+from shared.domains.agent import AgentProgram
+from shared.domains.base import Domain
 from shared.domains.registry import load_domains
 from shared.settings import Settings
 from shared.telemetry.tracing import Tracing
@@ -54,6 +58,7 @@ class TurnsWork:
         )
         self._opening = asyncio.Lock()
         self._made: MultiTurn | None = None
+        self._endpoint = Endpoint()
 
     @staticmethod
     def takes(task: Task) -> bool:
@@ -72,6 +77,7 @@ class TurnsWork:
         await self._made.attempt(task, send)
 
     async def close(self) -> None:
+        await self._endpoint.close()
         await self._places.close()
 
     async def _make(self) -> MultiTurn:
@@ -86,16 +92,37 @@ class TurnsWork:
             turns_of=_turns_of(self._engine),
             told=self._told,
         )
-        runners: dict[str, Runner] = {}
+        runners: dict[str, Attempts] = {}
         for name in names:
+            runner = with_terms(plain, self._settings.episode_of(name))
+            program = await asyncio.to_thread(self._program, domains[name], name)
             # Under the name that tasks carry: it differs where the settings give a domain's place.
-            runners[domains[name].name] = with_terms(plain, self._settings.episode_of(name))
+            runners[domains[name].name] = runner if program is None else await self._by(program, runner)
         return MultiTurn(
             lambda task: runners.get(task.domain.name, plain),
             self._tracing,
             self._settings.run.seed,
             self._worker_id,
             self._wait_for_policy,
+        )
+
+    def _program(self, domain: Domain, name: str) -> AgentProgram | None:
+        """The operator's wins over the domain's own. Raises `ConfigError`."""
+        return self._settings.episode_of(name).agent.program() or domain.agent
+
+    async def _by(self, program: AgentProgram, runner: Runner) -> Attempts:
+        if not self._endpoint.port:
+            await self._endpoint.start()
+        return AgentRunner(
+            engine=runner.engine,
+            tokens=runner.tokens,
+            sessions=self._places,
+            endpoint=self._endpoint,
+            program=program,
+            keeping=runner.keeping,
+            format=runner.format,
+            turns_of=runner.turns_of,
+            told=runner.told,
         )
 
 

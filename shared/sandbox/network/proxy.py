@@ -3,6 +3,10 @@
 Invariant: it connects only where `Allowed` says, to the address that was judged and no other (a name is resolved once,
 here); what it was asked for and refused is told. It ends with its run.
 
+A door may have a home: a server of ours that answers every request that names no place (origin form, RFC 9112, section
+3.2.1), so that a program reaches it as a server on its own machine, whether or not it knows of proxies. Such a
+connection is passed on as it is, for as many requests as it carries.
+
 CONNECT for everything that is encrypted (RFC 9110, section 9.3.6) and absolute-form requests for plain HTTP (RFC 9112,
 section 3.2.2); one request a connection.
 """
@@ -15,7 +19,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from shared.sandbox.network.allowed import Allowed
+from shared.sandbox.network.allowed import Allowed, Place, parse_place
 
 PORT = 3128
 MOST_CONNECTIONS = 16
@@ -27,11 +31,16 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def environment() -> dict[str, str]:
-    """What programs read to find the door."""
-    url = f"http://127.0.0.1:{PORT}"
+ADDRESS = f"127.0.0.1:{PORT}"
+"""Of the door, inside."""
+
+
+def environment(home: str = "") -> dict[str, str]:
+    """What programs read to find the door. With a home they must not ask a proxy for the door itself."""
+    url = f"http://{ADDRESS}"
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    return {**dict.fromkeys(names, url), "no_proxy": "", "NO_PROXY": ""}
+    direct = "127.0.0.1" if home else ""
+    return {**dict.fromkeys(names, url), "no_proxy": direct, "NO_PROXY": direct}
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -43,7 +52,8 @@ async def resolve(host: str, port: int) -> list[str]:
 class Proxy:
     """Serves the listening socket behind `door` until `close`. `refused`: places that were asked for in vain."""
 
-    def __init__(self, door: int, allowed: Allowed, resolve: Resolve = resolve) -> None:
+    def __init__(self, door: int, allowed: Allowed, resolve: Resolve = resolve, home: str = "") -> None:
+        self._home = parse_place(home) if home else None
         self._socket = socket.socket(fileno=door)
         self._allowed = allowed
         self._resolve = resolve
@@ -83,6 +93,9 @@ class Proxy:
         async with asyncio.timeout(HEAD_S):
             head = await reader.readuntil(b"\r\n\r\n")
         request, _, rest = head.partition(b"\r\n")
+        if self._home is not None and request.partition(b" ")[2].startswith(b"/"):
+            await self._serve_home(self._home, head, reader, writer)
+            return
         asked = _asked(request)
         if asked is None:
             await _say(writer, "400 Bad Request", "CONNECT host:port, or an absolute http:// address")
@@ -99,6 +112,26 @@ class Proxy:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
                 far_writer.write(line + b"\r\nConnection: close\r\n" + _without_hops(rest))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pump(reader, far_writer))
+                group.create_task(_pump(far_reader, writer))
+        except* OSError:
+            pass
+        finally:
+            far_writer.close()
+
+    async def _serve_home(
+        self, home: Place, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(home.host, home.port)
+        except OSError as error:
+            await _say(
+                writer, "502 Bad Gateway", f"the server behind the door is gone: {error.strerror or error}"
+            )
+            return
+        try:
+            far_writer.write(head)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pump(reader, far_writer))
                 group.create_task(_pump(far_reader, writer))

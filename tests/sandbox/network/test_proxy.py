@@ -120,3 +120,52 @@ print("held")
         ]
 
     asyncio.run(served(test))
+
+
+def test_a_door_with_a_home_is_that_server_and_no_way_out() -> None:
+    """The operator allows nothing; several requests come over one connection, as clients with a pool send them."""
+    keep = (
+        "import http.client\n"
+        "c = http.client.HTTPConnection('127.0.0.1', 3128, timeout=5)\n"
+        "for path in ('/a', '/b'):\n"
+        "    c.request('GET', path); print(c.getresponse().read().decode())\n"
+    )
+
+    async def test() -> None:
+        asked = 0
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                asked += 1
+                said = head.split(b" ")[1]
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said))
+                await writer.drain()
+
+        def tolerant(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> asyncio.Future[None]:
+            task = asyncio.ensure_future(answer(reader, writer))
+            task.add_done_callback(lambda done: (done.cancelled() or done.exception(), writer.close()))
+            return task
+
+        server = await asyncio.start_server(tolerant, "127.0.0.1", 0)
+        home = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Sandbox(SandboxSettings()) as sandbox:
+            command = Command(("python3", "-I", "-c", keep), home=home)
+            assert lines(await sandbox.run(command, LIMITS)) == ["/a", "/b"]
+            names = "import os; print([name for name in os.environ if 'proxy' in name.lower()])"
+            assert lines(await sandbox.run(Command(("python3", "-I", "-c", names), home=home), LIMITS)) == [
+                "[]"
+            ]
+            out = Command(("python3", "-I", "-c", FETCH, "http://127.0.0.1:3128/c"), home=home)
+            assert lines(await sandbox.run(out, LIMITS)) == ["/c"]
+            tunnel = Command(("python3", "-I", "-c", TUNNEL, home), home=home)
+            refused = await sandbox.run(tunnel, LIMITS)
+            assert refused.stdout.startswith(b"HTTP/1.1 403")
+            assert asked == 3
+            server.close()
+            gone = lines(await sandbox.run(out, LIMITS))
+            assert gone[0].startswith("502 the server behind the door is gone")
+
+    asyncio.run(test())
+    with pytest.raises(ConfigError, match="is not host:port"):
+        Command(("true",), home="nowhere")
