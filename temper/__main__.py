@@ -17,6 +17,7 @@ from temper.cli import (
     bench,
     broker,
     chat,
+    checkpoint,
     dead,
     domains,
     holds,
@@ -52,6 +53,7 @@ app.command("resume")(resume.resume)
 app.command("judge")(judge.judge)
 app.command("attempt")(attempt.attempt)
 app.command("chat")(chat.chat)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(topics.app, name="topics")
 app.add_typer(dead.app, name="dead")
 app.add_typer(domains.app, name="domains")

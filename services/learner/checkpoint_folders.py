@@ -46,12 +46,16 @@ class CheckpointFolders:
             with contextlib.suppress(TemperError, OSError):
                 self.store.delete(self.folder(step))
 
-    def discard_incomplete(self) -> list[int]:
-        """Removes what a crash left half written; the steps it was of."""
+    def incomplete(self) -> list[int]:
+        """Steps of folders without a manifest: one that is being written, or what a crash left."""
         complete = set(self.steps())
         keys = self.store.list(f"{self._root}/")
         names = {key.removeprefix(f"{self._root}/").split("/")[0] for key in keys}
-        broken = sorted(int(name) for name in names if name.isdecimal() and int(name) not in complete)
+        return sorted(int(name) for name in names if name.isdecimal() and int(name) not in complete)
+
+    def discard_incomplete(self) -> list[int]:
+        """Removes what a crash left half written; the steps it was of. Only for the one who writes."""
+        broken = self.incomplete()
         for step in broken:
             self.discard(step)
         return broken

@@ -1,0 +1,1 @@
+"""The checkpoints of a run, for people: what there is, whether it is whole, and a model folder made of one."""
