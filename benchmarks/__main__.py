@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import asynchrony, bus, loop, memory, publishing, sandbox, turns
+from benchmarks.curves import measure as curves
 from benchmarks.figures import TEMPER, figure, show
 from benchmarks.learner_step import figures as learner_step
 
@@ -54,6 +55,7 @@ def main() -> int:
         loop.measure(TINY),
         turns.measure(TINY),
         asynchrony.measure(),
+        curves.measure(TINY),
         memory.measure(TINY),
         publishing.measure(SMALL),
         sandbox.measure(),
