@@ -55,6 +55,10 @@ class StorageError(TemperError):
     exit_code = 5
 
 
+class UnreachableError(StorageError):
+    """The object store does not answer; it may come back."""
+
+
 class DigestMismatchError(StorageError):
     """Bytes that do not hash to the digest under which they were announced."""
 

@@ -72,7 +72,8 @@ class StorageSettings(Section):
     cache_bytes: int = Field(default=0, ge=0)
     """What a rollout process keeps of policies beside the one that it serves; 0: nothing."""
     patience_s: float = Field(default=180.0, gt=0)
-    """How long a rollout process goes on with the policy that it has while a newer one cannot be read."""
+    """How long the learner waits for a remote store that does not answer, and how long a rollout process goes on with
+    the policy that it has while a newer one cannot be read. Then the process ends with exit code 5."""
 
 
 class ModelSettings(Section):

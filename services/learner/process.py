@@ -40,6 +40,7 @@ from shared.errors import TemperError
 from shared.kill_points import reached
 from shared.settings import Settings
 from shared.storage import ObjectStore
+from shared.storage.remote import Patience
 from shared.telemetry.tracing import Tracing
 
 POLL_S = 0.2
@@ -64,7 +65,7 @@ class LearnerService:
         self._run_id = settings.run.name
         self._log = structlog.get_logger()
         self._names = TopicNames(settings.bus.namespace)
-        self._store = ObjectStore(settings.storage_uri)
+        self._store = ObjectStore(settings.storage_uri, Patience(settings.storage.patience_s))
         self._producer = TypedProducer(settings, worker_id, self._store)
         self._tracing = Tracing.start(settings, "learner", worker_id)
         self._control = ControlWatcher(settings, "learner")

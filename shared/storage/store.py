@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
-from shared.errors import DigestMismatchError, StorageError, TemperError
-from shared.plain_errors import one_line
+from shared.errors import DigestMismatchError, StorageError
 from shared.storage.local import (
-    CHUNK_BYTES,
     PARTIAL_SUFFIX,
     digest_file,
     disk_error,
@@ -25,6 +23,9 @@ from shared.storage.local import (
     write_atomically,
 )
 from shared.storage.locks import LOCK_SUFFIX, locked
+from shared.storage.remote import Patience, download, no_such_object, told_as_ours
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,10 @@ class ObjectStore:
     Blocking: call it in a thread from asyncio. Safe to share between threads.
     """
 
-    def __init__(self, uri: str) -> None:
-        """Raises `StorageError` when the URI's protocol is unknown or its package is not installed."""
+    def __init__(self, uri: str, patience: Patience | None = None) -> None:
+        """`patience`: with a remote store that does not answer. Raises `StorageError` when the URI's protocol is
+        unknown or its package is not installed."""
+        self._patience = patience or Patience()
         self._file_system, self._root = _open_uri(uri)
         self._is_local = _is_local(self._file_system)
         self.uri = f"file://{self._root}" if self._is_local else uri.rstrip("/")
@@ -72,11 +75,11 @@ class ObjectStore:
 
     def put_bytes(self, key: str, data: bytes) -> ObjectRef:
         """Raises `StorageError` (disk full: path, bytes wanted and the mend are named)."""
-        return self._put(key, iter((data,)), len(data))
+        return self._put(key, lambda: (data,), len(data))
 
-    def put_chunks(self, key: str, chunks: Iterable[bytes], size: int) -> ObjectRef:
+    def put_chunks(self, key: str, chunks: Sequence[bytes], size: int) -> ObjectRef:
         """As `put_bytes`, of `size` bytes in pieces."""
-        return self._put(key, iter(chunks), size)
+        return self._put(key, lambda: chunks, size)
 
     def put_file(self, key: str, path: Path) -> ObjectRef:
         """Copies in chunks; a file that already lies at `local_path(key)` is only hashed."""
@@ -87,19 +90,18 @@ class ObjectStore:
             size = Path(path).stat().st_size
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-        return self._put(key, read_chunks(Path(path)), size)
+        return self._put(key, lambda: read_chunks(Path(path)), size)
 
     def get_bytes(self, uri: str, sha256: str | None = None) -> bytes:
         """Raises `StorageError` when it is missing, `DigestMismatchError` when it hashes to something else."""
         file_system, path = _open_uri(uri)
-        try:
-            data: bytes = file_system.cat_file(path)
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"{uri}: no such object; it was deleted, or this process looks at another store"
-            ) from error
-        except Exception as error:  # clients of remote stores have errors of their own
-            raise _unreachable(uri, error) from error
+
+        def read() -> bytes:
+            with told_as_ours(uri):
+                data: bytes = file_system.cat_file(path)
+            return data
+
+        data = self._patience.through(read)
         if sha256:
             _compare(uri, hashlib.sha256(data).hexdigest(), sha256)
         return data
@@ -115,9 +117,7 @@ class ObjectStore:
         if _is_local(file_system):
             place = Path(path)
             if not place.is_file():
-                raise StorageError(
-                    f"{uri}: no such object; it was deleted, or this process looks at another store"
-                )
+                raise no_such_object(uri)
             _compare(uri, digest_file(place)[0], sha256)
             return place
         complete = cache / (sha256 or hashlib.sha256(uri.encode()).hexdigest())
@@ -125,7 +125,7 @@ class ObjectStore:
         with locked(complete.with_name(complete.name + LOCK_SUFFIX)):
             if complete.is_file() and digest_file(complete)[0] == sha256:
                 return complete
-            _download(file_system, path, uri, partial)
+            self._patience.through(lambda: download(file_system, path, uri, partial))
             found = digest_file(partial)[0]
             if sha256 and found != sha256:
                 partial.unlink(missing_ok=True)
@@ -134,44 +134,62 @@ class ObjectStore:
         return complete
 
     def exists(self, key: str) -> bool:
-        return bool(self._file_system.isfile(self._path(key)))
+        return self._asked(key, lambda: bool(self._file_system.isfile(self._path(key))))
 
     def list(self, prefix: str = "") -> list[str]:
         """Keys that start with `prefix`, sorted; partial files are no keys."""
         folder = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
-        try:
+
+        def find() -> list[str]:
             self._file_system.invalidate_cache()
-            found = self._file_system.find(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        keys = (posixpath.relpath(str(path), self._root) for path in found)
+            try:
+                return [str(path) for path in self._file_system.find(folder)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+        keys = (posixpath.relpath(path, self._root) for path in self._asked(prefix, find))
         return sorted(key for key in keys if key.startswith(prefix) and not key.endswith(PARTIAL_SUFFIX))
 
     def delete(self, key_or_prefix: str) -> None:
         """Delete one object, or every object below a folder. Nothing there is no error."""
         path = self._path(key_or_prefix.rstrip("/"))
-        with contextlib.suppress(FileNotFoundError):
-            self._file_system.rm(path, recursive=True)
+
+        def remove() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._file_system.rm(path, recursive=True)
+
+        self._asked(key_or_prefix, remove)
+
+    def _asked(self, what: str, work: Callable[[], R]) -> R:
+        """A question to the file system; errors of this machine's disk are told as they are."""
+        if self._is_local:
+            return work()
+
+        def speaking() -> R:
+            with told_as_ours(f"{self.uri}/{what}"):
+                return work()
+
+        return self._patience.through(speaking)
 
     def _path(self, key: str) -> str:
         return posixpath.join(self._root, _checked(key)) if key else self._root
 
-    def _put(self, key: str, chunks: Iterator[bytes], size: int) -> ObjectRef:
+    def _put(self, key: str, chunks: Callable[[], Iterable[bytes]], size: int) -> ObjectRef:
+        """`chunks` gives them from the beginning, each time that it is called."""
         uri = self.uri_of(key)
         if self._is_local:
-            digest, written = write_atomically(Path(self._root) / key, chunks, size)
+            digest, written = write_atomically(Path(self._root) / key, chunks(), size)
             return ObjectRef(uri, digest, written)
-        hasher = hashlib.sha256()
-        try:
-            with self._file_system.open(self._path(key), "wb") as target:
-                for chunk in chunks:
+
+        def write() -> str:
+            hasher = hashlib.sha256()
+            with told_as_ours(uri), self._file_system.open(self._path(key), "wb") as target:
+                for chunk in chunks():
                     target.write(chunk)
                     hasher.update(chunk)
-        except TemperError:
-            raise
-        except Exception as error:  # clients of remote stores have errors of their own
-            raise StorageError(f"{uri}: {size:,} bytes cannot be written: {one_line(error)}") from error
-        return ObjectRef(uri, hasher.hexdigest(), size)
+            return hasher.hexdigest()
+
+        return ObjectRef(uri, self._patience.through(write), size)
 
 
 def _open_uri(uri: str) -> tuple[Any, str]:
@@ -204,42 +222,3 @@ def _compare(uri: str, found: str, announced: str) -> None:
         raise DigestMismatchError(
             f"{uri} hashes to {found}, announced was {announced}: it is damaged or was replaced; fetch it again"
         )
-
-
-def _download(file_system: Any, path: str, uri: str, partial: Path) -> None:
-    """Appends what is missing of `path` to `partial`. Whatever a remote store raises becomes a `StorageError`."""
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        target = partial.open("ab")
-    except OSError as error:
-        raise disk_error(partial, error, 0) from error
-    with target:
-        try:
-            have, size = target.tell(), int(file_system.size(path))
-            if have > size:
-                target.truncate(0)
-                have = 0
-            with file_system.open(path, "rb") as source:
-                source.seek(have)
-                while chunk := source.read(CHUNK_BYTES):
-                    _append(target, chunk, partial)
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"{uri}: no such object; it was deleted, or this process looks at another store"
-            ) from error
-        except StorageError:
-            raise
-        except Exception as error:  # clients of remote stores have errors of their own
-            raise _unreachable(uri, error) from error
-
-
-def _append(target: BinaryIO, chunk: bytes, partial: Path) -> None:
-    try:
-        target.write(chunk)
-        target.flush()
-    except OSError as error:
-        raise disk_error(partial, error, len(chunk)) from error
-
-
-def _unreachable(uri: str, error: Exception) -> StorageError:
-    return StorageError(f"{uri} cannot be read: {one_line(error)}; is the object store there?")

@@ -110,7 +110,7 @@ def test_a_store_that_breaks_off_is_gone_on_from_and_one_that_is_away_is_named(t
         ref = store.put_bytes("w", data)
         cache = ObjectCache(tmp_path / "cache")
         ShakyFileSystem.breaks_after = 6_000_000
-        with pytest.raises(StorageError, match=r"far/w cannot be read: AwayError: connection reset"):
+        with pytest.raises(StorageError, match=r"far/w cannot be reached: AwayError: connection reset"):
             cache.fetch(store, ref.uri, ref.sha256)
         assert names(cache.folder) == [f"{ref.sha256}.partial"]
         ShakyFileSystem.breaks_after, ShakyFileSystem.read_bytes = 0, 0
@@ -122,5 +122,5 @@ def test_a_store_that_breaks_off_is_gone_on_from_and_one_that_is_away_is_named(t
             lambda: cache.fetch(store, ref.uri, ref.sha256),
             lambda: store.get_bytes(ref.uri, ref.sha256),
         ):
-            with pytest.raises(StorageError, match="cannot be read: AwayError: no route to host"):
+            with pytest.raises(StorageError, match="cannot be reached: AwayError: no route to host"):
                 read()
