@@ -18,7 +18,6 @@ from services.learner.model import PolicyModel, load_policy
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import make_optimizer
 from services.learner.pairing import batch_of
-from services.learner.reference import frozen
 from services.learner.step import Step
 from shared.contracts import DomainRef, Reward, RoleSpan, Sampling, Sequence, Slot, Trajectory, VersionSpan
 from shared.settings import LearnerSettings, ModelSettings
@@ -104,7 +103,7 @@ def main(path: str) -> None:
         make_optimizer(policy, learner),
         micro_batch_tokens=learner.micro_batch_tokens,
         max_gradient_norm=learner.max_gradient_norm,
-        reference=frozen(policy) if objective.needs_reference else None,
+        reference=policy.frozen() if objective.needs_reference else None,
     )
     line.say(ready=True)
     while line.asked():

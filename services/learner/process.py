@@ -17,6 +17,7 @@ import structlog
 from services.learner.compute import ComputeThread
 from services.learner.distributed.opening import open_policy
 from services.learner.distributed.place import Place
+from services.learner.distributed.ranks import RankLostError
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Refused
 from services.learner.intake.ledger import effective_throughput
@@ -107,6 +108,10 @@ class LearnerService:
             self._say("stopped", "")
         except asyncio.CancelledError:
             self._say("stopped", "")
+            raise
+        except RankLostError:
+            self._replica = None  # nobody is left to be sent home
+            self._say("failed", "")
             raise
         except BaseException:
             self._say("failed", "")

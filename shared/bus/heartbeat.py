@@ -2,7 +2,7 @@
 
 Invariant: one heartbeat every interval for as long as the loop runs; a broker that is away delays them, and never
 ends the service. The last one is sent when the loop stops, with whatever state `make` then reports. Every one carries
-this process's id and the time it was made, whoever made it: a heartbeat without a time would count as long past.
+its process's id and the time it was made, whoever made it: a heartbeat without a time would count as long past.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from shared.bus.producer import TypedProducer
-from shared.contracts.worker import Heartbeat
+from shared.contracts.worker import GROUP_PID, Heartbeat
 from shared.errors import TemperError
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,10 @@ class HeartbeatLoop:
     async def _beat(self, failing: bool) -> bool:
         """Send one; returns whether it failed. Only the first failure of a row is logged."""
         try:
-            stamp = {"pid": os.getpid(), "created_ms": int(time.time() * 1000)}
+            stamp = {
+                "pid": int(os.environ.get(GROUP_PID, os.getpid())),
+                "created_ms": int(time.time() * 1000),
+            }
             await self._producer.send(self._topic, self._make().model_copy(update=stamp))
         except TemperError as error:
             if not failing:

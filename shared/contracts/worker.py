@@ -12,6 +12,10 @@ Service = Literal["scheduler", "rollout", "verifier", "learner"]
 WorkerState = Literal["starting", "idle", "working", "waiting", "draining", "stopped", "failed"]
 
 
+GROUP_PID = "TEMPER_GROUP_PID"
+"""Environment: the process that started this one together with others and stands for them all."""
+
+
 class Heartbeat(Message):
     SCHEMA: ClassVar[str] = "temper.heartbeat"
 
@@ -29,6 +33,7 @@ class Heartbeat(Message):
     """Records between the group's committed position and the end, over the partitions it owns."""
     gauges: dict[str, float] = Field(default_factory=dict)
     pid: int = 0
+    """Of the process that others start and stop; that of its group where it is one of several (`GROUP_PID`)."""
     created_ms: int = 0
 
     def key(self) -> str:

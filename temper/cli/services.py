@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,14 +57,20 @@ def _command(service: Service) -> Callable[..., None]:
         from shared.settings import load_settings
 
         settings = load_settings(config)
-        run_service(settings, service, worker_id or default_worker_id(service))
+        name = worker_id or default_worker_id(service)
+        if service == "learner" and settings.learner.processes > 1 and "RANK" not in os.environ:
+            from temper.up.ranks import run_ranks
+
+            patience = settings.bus.drain_s + HARD_GRACE_S + 0.5
+            run_ranks([service, "--config", str(config)], name, settings.learner.processes, patience)
+            return
+        run_service(settings, service, name)
 
     return command
 
 
 def default_worker_id(service: Service) -> str:
     """`rollout-<host>-<pid>`: unique without being told."""
-    import os
     import socket
 
     return f"{service}-{socket.gethostname()}-{os.getpid()}"
@@ -113,10 +120,11 @@ async def start(settings: Settings, service: Service, worker_id: str, stop: asyn
     from shared.stopping import unless
     from temper.up.resolved import claim
 
-    await unless(stop, await_broker(settings.bus))
-    await unless(stop, await_topics(settings))
-    if not stop.is_set():
-        await asyncio.to_thread(claim, settings)
+    if service != "learner" or os.environ.get("RANK", "0") == "0":  # other ranks know of no broker
+        await unless(stop, await_broker(settings.bus))
+        await unless(stop, await_topics(settings))
+        if not stop.is_set():
+            await asyncio.to_thread(claim, settings)
     module = await unless(stop, imported(service))
     if stop.is_set() or module is None:
         return
@@ -168,7 +176,6 @@ def leave_for_certain(service: Service, after_s: float, *, said: bool = True) ->
     `said`: it did not drain, which is told and is a failure; otherwise all is done, and only a thread is left that
     still loads a model for nobody.
     """
-    import os
     import threading
 
     def leave() -> None:

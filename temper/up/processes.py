@@ -26,7 +26,7 @@ DEFAULTS = {
 """Set for every process unless the environment says otherwise."""
 
 
-_OURS = "temper: "
+OURS = "temper: "
 """How the command begins the one line that says why it ends."""
 _TAIL_BYTES = 8192
 
@@ -191,5 +191,5 @@ def last_words(log: Path, since: int = 0) -> str:
             lines = file.read().decode("utf-8", "backslashreplace").strip().splitlines()
     except OSError:
         return "no log"
-    ours = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
+    ours = [line.removeprefix(OURS) for line in lines if line.startswith(OURS)]
     return ours[-1] if ours else lines[-1] if lines else "no output"

@@ -22,7 +22,7 @@ from shared.settings import Settings, load_settings, parse_settings
 FILE_NAME = "run.toml"
 FREE_TO_CHANGE = (
     "bus", "storage", "publishing", "rollout", "verifier", "auditor", "sandbox", "telemetry", "run.folder", "model.path",
-    "learner.device", "learner.threads", "learner.keep_checkpoints", "learner.keep", "learner.max_buffered_groups",
+    "learner.device", "learner.processes", "learner.parallel", "learner.threads", "learner.keep_checkpoints", "learner.keep", "learner.max_buffered_groups",
 )  # fmt: skip
 """What may differ when a run is resumed: where things are and how many work, not what is learnt."""
 

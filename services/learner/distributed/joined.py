@@ -8,6 +8,7 @@ closed, else within the timeout.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -175,8 +176,9 @@ def is_loss(error: BaseException) -> bool:
 
 def lost(rank: int, error: BaseException) -> RankLostError:
     """The same in one line."""
-    last = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    said = re.search(r"\] ([A-Z][^.\n]*)", str(error))  # behind gloo's place in its source
+    cause = said.group(1) if said else next(iter(str(error).splitlines()), type(error).__name__)
     return RankLostError(
-        f"rank {rank} of the learner lost another one ({last[-160:]}): all of them end and start again from the newest "
+        f"rank {rank} of the learner lost another one ({cause[:160]}): all of them end and start again from the newest "
         "checkpoint"
     )
