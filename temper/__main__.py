@@ -23,6 +23,7 @@ from temper.cli import (
     holds,
     judge,
     models,
+    replay,
     report,
     resume,
     sandbox,
@@ -50,6 +51,7 @@ app.command("trace")(trace.trace)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("resume")(resume.resume)
+app.command("replay")(replay.replay)
 app.command("judge")(judge.judge)
 app.command("attempt")(attempt.attempt)
 app.command("chat")(chat.chat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from services.learner.step import NonFiniteStepError
 from services.learner.watch import Pause, Watch
 from shared.contracts import GroupFate, Policy
 from shared.contracts import Step as StepMessage
-from shared.errors import TemperError
+from shared.errors import ConfigError, TemperError
 from shared.kill_points import reached
 from shared.settings import Settings, StageSettings
 from shared.storage import ObjectStore
@@ -69,6 +69,8 @@ class Trainer:
         policy: PolicyModel,
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
+        *,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -76,7 +78,7 @@ class Trainer:
         self._should_stop = should_stop
         self._objectives = check_stages(settings)
         self.replica = Replica(policy, settings.learner, ranks)
-        self._checkpoints = CheckpointStore(store, settings.run.name)
+        self._checkpoints = checkpoints or CheckpointStore(store, settings.run.name)
         self._reference = ReferencePolicy(store, settings.run.name, self.replica)
         self._writer = CheckpointWriter(settings, store, self._checkpoints, policy.served)
         self._samples = [stage.samples for stage in settings.stages]
@@ -110,7 +112,24 @@ class Trainer:
             self._take_weights()
         return self.write(self.take_copies(self._snapshot({}, self.progress)))
 
-    def _restore(self, saved: Checkpoint) -> Announcement:
+    def open_at(self, saved: Checkpoint, *, anew: bool = False) -> None:
+        """Blocking. Goes on from any checkpoint of a run of this configuration; nothing is announced. `anew`: the
+        stage's objective is another one than it was.
+
+        Raises `ConfigError` (another configuration, or the reference that the objective needs cannot be had) and
+        `StorageError`.
+        """
+        if anew and not self.finished:
+            begun, named = saved.state["stage_step"] > 0, saved.state["reference"] is not None
+            needed = self._objectives[saved.state["stage_index"]].needs_reference
+            if needed and begun and not named:
+                raise ConfigError(
+                    f"the objective measures against the policy of the stage's beginning, which the checkpoint of step "
+                    f"{saved.step} does not know: begin at step {saved.step - saved.state['stage_step']}"
+                )
+        self._restore(saved, anew=anew)
+
+    def _restore(self, saved: Checkpoint, *, anew: bool = False) -> Announcement:
         state = saved.state
         shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
         check_identity(state["identity"], identity(self._settings, shapes), self._settings.run.name)
@@ -125,7 +144,13 @@ class Trainer:
         self.gate = ReplayGate(state["intake"]["offsets"])
         self._terms = self._make_terms()
         if self.objective is not None and self.objective.needs_reference:
-            self._reference.load(state["reference"], self._cache)
+            if anew and state["reference"] is None:
+                self._reference.wanted = True
+                self._reference.freeze(self.progress.stage_index)
+            else:
+                self._reference.load(state["reference"], self._cache)
+        if anew and self.objective is not None:
+            self._kl = KlBudget.of(self.objective).begin()
         steps = tuple(read_message(StepMessage, body) for body in state["steps"])
         policy: Policy = read_message(Policy, state["policy"])
         self._writer.resume(policy, saved.weights)
@@ -224,6 +249,10 @@ class Trainer:
             return counted[: self.stage.groups_per_step]
         drawn = self._terms.objective.max_drawn_batches * self.stage.groups_per_step
         return counted if self._terms.objective.skips_ties and self._dropped >= drawn else None
+
+    def named(self, group_ids: Sequence[str]) -> list[JudgedGroup]:
+        """A batch that somebody else has chosen."""
+        return self.intake.named(group_ids, self._terms)
 
     def _counted(self) -> list[JudgedGroup]:
         return self.intake.counted(self.progress.stage_index, self._terms)

@@ -128,6 +128,10 @@ class Intake:
         counted = self.counted(stage_index, terms)
         return counted[:groups] if len(counted) >= groups else None
 
+    def named(self, group_ids: Iterable[str], terms: Terms) -> list[JudgedGroup]:
+        """These groups, whether or not they count. Raises `KeyError` for one that is not here."""
+        return [self._judge(self._open[group_id], terms) for group_id in group_ids]
+
     def counted(self, stage_index: int, terms: Terms) -> list[JudgedGroup]:
         return [judged for judged in self._judged(stage_index, terms) if judged.counts(terms)]
 

@@ -11,6 +11,7 @@ import structlog
 
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place, Shard
+from services.learner.intake.topics import intake_topics
 from services.learner.intake.unfit import unfit
 from services.learner.trainer import Trainer
 from shared.bus.deadletters import DeadLetters
@@ -18,19 +19,11 @@ from shared.bus.delivery import Delivery
 from shared.bus.log_cursor import OffsetLostError
 from shared.bus.producer import TypedProducer
 from shared.bus.reader import LogReader
-from shared.bus.topics import TopicNames
 from shared.contracts import Message, Reward, Trajectory
 from shared.errors import ContractError
 from shared.settings import Settings
 
 _MAX_RECORDS = 500
-
-
-def intake_topics(settings: Settings) -> list[str]:
-    """Every trajectories topic, and rewards."""
-    names = TopicNames(settings.bus.namespace)
-    attempts = [names.trajectories(w.name, p) for w in settings.workloads for p in w.priorities]
-    return [*attempts, names.rewards]
 
 
 def may_read_ahead(buffered_groups: int, limit: int) -> bool:

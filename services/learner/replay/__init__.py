@@ -1,0 +1,1 @@
+"""Training again on what the topics recorded: the same batches, the same or another objective."""

@@ -1,0 +1,1 @@
+"""`temper replay`: a run's recorded steps, trained again and compared."""
