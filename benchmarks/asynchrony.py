@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.figures import figure, show
+from benchmarks.long_tail import CALIBRATED, LONGER
 from benchmarks.simulated.loop import Fleet, SimulatedLoop
 
 WORKERS = (2, 8, 16, 64)
@@ -31,6 +32,7 @@ def measure(
     """One figure a fleet and lag: how many times as fast as the synchronous mode."""
     for count in workers:
         yield from against_synchronous("asynchrony", Fleet(count), lags, steps)
+    yield from oversampled(steps=steps)
 
 
 def against_synchronous(
@@ -57,6 +59,26 @@ def against_synchronous(
             supply=fleet.supply,
             **about,
         )
+
+
+def oversampled(
+    workers: int = 8, lags: Sequence[int] = (0, 1, 4), steps: int = STEPS, more: int = 2
+) -> Iterator[dict[str, Any]]:
+    """What `oversample` is worth: wall time of a step without it over that with it. Its price is in the tokens."""
+    for name, lengths in (("measured", CALIBRATED), ("longer", LONGER)):
+        for lag in lags:
+            plain = SimulatedLoop(Fleet(workers, lengths=lengths), lag, steps).run()
+            told = SimulatedLoop(Fleet(workers, lengths=lengths, oversample=more), lag, steps).run()
+            yield figure(
+                f"oversampling.{name}_lengths_lag_{lag}",
+                round(plain.wall_s / told.wall_s, 2),
+                "times as fast as without",
+                attempts_more=more,
+                group_size=Fleet(workers).group_size,
+                workers=workers,
+                tokens=_shares(told.tokens),
+                tokens_without=_shares(plain.tokens),
+            )
 
 
 def _shares(counts: Any) -> dict[str, float]:

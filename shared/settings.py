@@ -129,6 +129,9 @@ class StageSettings(Section):
     """Groups a step learns from: a demonstration (`sft`), a pair (`preference`) or a group of attempts (`rl`) each."""
     group_size: int = Field(default=8, ge=1)
     """Attempts per instance; always 1 for `sft`, and 2 for pairs of a data set."""
+    oversample: int = Field(default=0, ge=0)
+    """Attempts more than `group_size`: a group is complete with the first `group_size` that end, and the others are
+    cut short. Long answers are then rarer in what is learnt from than in what was sampled."""
     data: str = ""
     """A JSONL file to learn from instead of the domains: `messages` a line for `sft`; `prompt` or `messages`, `chosen`
     and `rejected` for `preference`. Without one `sft` imitates the domains' oracles, and `preference` pairs the best
@@ -152,6 +155,10 @@ class StageSettings(Section):
         if self.kind != "sft" and not self.data and self.group_size < 2:
             lacks = "has no advantage" if self.kind == "rl" else "makes no pair"
             raise ValueError(f"group_size is {self.group_size}: a group of one {lacks}; use at least 2")
+        if self.oversample and (self.kind == "sft" or self.data):
+            raise ValueError(
+                f"oversample is {self.oversample}, and in a stage of demonstrations or data nothing is sampled: leave it out"
+            )
         return self
 
     @property
@@ -159,7 +166,12 @@ class StageSettings(Section):
         """Slots of a group."""
         if self.kind == "sft":
             return 1
-        return 2 if self.data else self.group_size
+        return 2 if self.data else self.group_size + self.oversample
+
+    @property
+    def enough(self) -> int:
+        """Usable attempts with which a group is complete."""
+        return self.samples - self.oversample
 
 
 class SchedulerSettings(Section):

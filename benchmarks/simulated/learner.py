@@ -62,7 +62,7 @@ class SimulatedLearner:
         self._settings, self._clock, self._token_s = settings, clock, token_s
         self._tell, self._publish = tell, publish
         self._stage = settings.stages[0]
-        self._intake = Intake(settings.run.name, [self._stage.samples])
+        self._intake = Intake(settings.run.name, [self._stage.samples], enough=[self._stage.enough])
         self._unread: deque[Trajectory | Reward] = deque()
         self._offset = 0
         self._working = False

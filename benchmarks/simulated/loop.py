@@ -15,6 +15,7 @@ from benchmarks.simulated.learner import SimulatedLearner, Told
 from benchmarks.simulated.rollout import SimulatedRollout
 from services.scheduler.service import SchedulerState
 from services.scheduler.tasks import TaskBuilder
+from services.verifier.rewards import fault_of_rollout
 from shared.bus.partitioning import KeyPartitioner
 from shared.contracts import Headers, Message, Reward, Trajectory
 from shared.domains.registry import load_domain
@@ -34,6 +35,7 @@ class Fleet:
     workers: int
     rows: int = 8
     group_size: int = 8
+    oversample: int = 0
     waves: float = 1.0
     """Attempts of a step over rows of the fleet."""
     supply: float = 1.5
@@ -64,6 +66,7 @@ def settings_of(fleet: Fleet, max_lag: int, steps: int) -> Settings:
                     "steps": steps,
                     "groups_per_step": fleet.groups_per_step,
                     "group_size": fleet.group_size,
+                    "oversample": fleet.oversample,
                 }
             ],
             "scheduler": {"max_lag": max_lag, "group_deadline_s": 1e6},
@@ -142,6 +145,7 @@ class SimulatedLoop:
         slot = trajectory.slot
         chance = Random(f"{self._seed}/{slot.group_id}").uniform(0.2, 0.8)
         passed = Random(f"{self._seed}/{slot}").random() < chance
+        fault = fault_of_rollout(trajectory)
         return Reward(
             trajectory_id=trajectory.trajectory_id,
             slot=slot,
@@ -150,6 +154,6 @@ class SimulatedLoop:
             purpose="train",
             domain=trajectory.domain.name,
             domain_version=1,
-            verdict="passed" if passed else "failed",
-            reward=float(passed),
+            verdict="infrastructure" if fault else "passed" if passed else "failed",
+            reward=None if fault else float(passed),
         )

@@ -1,6 +1,6 @@
 """A rollout process in virtual time: lanes, the engine's own admission, one token a row and step.
 
-Real: `Admission`, the wait for `min_policy_version`, the messages. Modelled: a decode step takes the same time however
+Real: `Admission`, `Enough`'s rule, the wait for `min_policy_version`, the messages. Modelled: a decode step takes the same time however
 many rows are in it, and a new policy goes in between two tokens of what runs (`rollout.follow = "in_flight"`).
 """
 
@@ -34,6 +34,7 @@ class _Row:
     """Key-value slots that it may come to need."""
     length: int = 0
     began: float = 0.0
+    over: bool = False
 
 
 class SimulatedRollout:
@@ -61,6 +62,8 @@ class SimulatedRollout:
         """Tasks in a lane that wait for a newer policy."""
         self._open: dict[str, int] = {}
         """Slots of each task in a lane that are still to end."""
+        self._missing: dict[str, int] = {}
+        """Attempts of each that are still to come to their own end."""
         self._loaded: list[float] = [0.0]
         """When each version was served first."""
         self.row_seconds = 0.0
@@ -85,6 +88,7 @@ class SimulatedRollout:
         while self._queue and len(self._open) < self._concurrency:
             task = self._queue.popleft()
             self._open[task.group_id] = task.sampling.samples
+            self._missing[task.group_id] = task.sampling.enough or task.sampling.samples
             self._begin(task)
 
     def _begin(self, task: Task) -> None:
@@ -102,23 +106,40 @@ class SimulatedRollout:
             self._clock.after(row.length * self._step_s, lambda row=row: self._end(row))  # type: ignore[misc]
 
     def _end(self, row: _Row) -> None:
-        self._rows.remove(row)
-        self.row_seconds += self._clock.now - row.began
+        if row.over:
+            return
         group = row.task.group_id
-        self._open[group] -= 1
-        if not self._open[group]:
-            del self._open[group]
-        self._send(self._trajectory(row))
+        self._missing[group] -= 1
+        enough = not self._missing[group]
+        self._leave(row)
+        if enough:
+            for other in [o for o in (*self._rows, *self._admission.waiting()) if o.task.group_id == group]:
+                began = other.began or self._clock.now
+                other.length = min(other.length, int((self._clock.now - began) / self._step_s))
+                self._leave(other, cut=True)
         self._join()
         self._next()
 
-    def _trajectory(self, row: _Row) -> Trajectory:
+    def _leave(self, row: _Row, cut: bool = False) -> None:
+        row.over = True
+        if row in self._rows:
+            self._rows.remove(row)
+            self.row_seconds += self._clock.now - row.began
+        else:
+            self._admission.discard([row])
+        group = row.task.group_id
+        self._open[group] -= 1
+        if not self._open[group]:
+            del self._open[group], self._missing[group]
+        self._send(self._trajectory(row, cut))
+
+    def _trajectory(self, row: _Row, cut: bool) -> Trajectory:
         self._made += 1
         made = Generation(
             token_ids=np.full(row.length, 7, dtype=np.int32),
             logprobs=np.full(row.length, -1.0, dtype=np.float32),
-            versions=self._versions(row),
-            stop_reason="stop",
+            versions=self._versions(row) if row.length else (),
+            stop_reason="cut" if cut else "stop",
         )
         prompt = Prompt(np.full(PROMPT, 3, dtype=np.int32), (RoleSpan(length=PROMPT, role="user"),))
         by = episodes.Signature(f"{self._name}/{self._made}", self._name, int(self._clock.now * 1000))

@@ -74,7 +74,8 @@ def identity(settings: Settings, shapes: dict[str, tuple[int, ...]]) -> dict[str
 
 def _identity_of(stage: StageSettings) -> list[object]:
     """Positions in a data set are group numbers: they mean nothing in a file with another digest."""
-    return [stage.kind, stage.samples, *([data_digest(stage.data)] if stage.data else ())]
+    more = [data_digest(stage.data)] if stage.data else []
+    return [stage.kind, stage.samples, *more, *([f"enough {stage.enough}"] if stage.oversample else ())]
 
 
 def check_identity(saved: dict[str, object], now: dict[str, object], run: str) -> None:

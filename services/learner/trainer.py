@@ -24,7 +24,7 @@ from services.learner.distributed.ranks import Ranks
 from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
-from services.learner.intake.intake import Intake, Refused
+from services.learner.intake.intake import Intake, Refused, named_refusals
 from services.learner.intake.offsets import ReplayGate, Shard
 from services.learner.kept import NO_SCORES, Scores
 from services.learner.metrics import StepMetrics
@@ -82,6 +82,7 @@ class Trainer:
         self._reference = ReferencePolicy(store, settings.run.name, self.replica)
         self._writer = CheckpointWriter(settings, store, self._checkpoints, policy.served)
         self._samples = [stage.samples for stage in settings.stages]
+        self._enough = [stage.enough for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
         self._refusals = 0
         self._dropped = 0
@@ -92,7 +93,7 @@ class Trainer:
         self._watch = Watch(settings)
         self._origin = Origin()
         self._cache = Path(settings.run_folder) / "cache"
-        self.intake = Intake(settings.run.name, self._samples)
+        self.intake = Intake(settings.run.name, self._samples, enough=self._enough)
         self.gate = ReplayGate()
         self._terms = self._make_terms()
 
@@ -140,7 +141,7 @@ class Trainer:
         self._watch = Watch(self._settings, state.get("watch"))
         self._origin = Origin(*state.get("origin", ()))
         self._ancestry = [*state["ancestry"], {"lineage": state["lineage"], "until_step": state["step"]}]
-        self.intake = Intake(self._settings.run.name, self._samples, state["intake"])
+        self.intake = Intake(self._settings.run.name, self._samples, state["intake"], self._enough)
         self.gate = ReplayGate(state["intake"]["offsets"])
         self._terms = self._make_terms()
         if self.objective is not None and self.objective.needs_reference:
@@ -337,11 +338,7 @@ class Trainer:
         self.progress = done
         self._terms = self._make_terms()
         self._unsaved.append(record)
-        return record, [
-            (group.group_id, index, group.slots[index].trajectory.trajectory_id, refusal)
-            for group in groups
-            for index, refusal in group.refusals.items()
-        ]
+        return record, [refused for group in groups for refused in named_refusals(group)]
 
     def _record(
         self,

@@ -59,10 +59,10 @@ def sampled(
         slot,
         by,
         sequences=(sequence,),
-        stop_reason=made.stop_reason,
+        stop_reason="cancelled" if made.stop_reason == "cut" else made.stop_reason,
         final_answer=text,
-        first_version=made.versions[0][1],
-        last_version=made.versions[-1][1],
+        first_version=made.versions[0][1] if count else NOT_SAMPLED,
+        last_version=made.versions[-1][1] if count else NOT_SAMPLED,
     )
 
 
@@ -127,6 +127,8 @@ def faulted(task: Task, slot: Slot, fault: str, by: Signature) -> Trajectory:
 
 def with_answer(roles: Items[RoleSpan], count: int) -> tuple[RoleSpan, ...]:
     """The prompt's spans and `count` more tokens of the assistant, as one span where they touch."""
+    if not count:
+        return tuple(roles)
     if roles and roles[-1].role == "assistant":
         return (*roles[:-1], RoleSpan(length=roles[-1].length + count, role="assistant"))
     return (*roles, RoleSpan(length=count, role="assistant"))

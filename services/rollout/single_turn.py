@@ -17,7 +17,9 @@ import structlog
 
 from services.rollout import episodes
 from services.rollout.chat import ChatCodec, Prompt
-from services.rollout.engines.base import Engine, GenerateRequest, Generation
+from services.rollout.engines.base import NOTHING, Engine, GenerateRequest, Generation
+from services.rollout.engines.cut import Cut, unless_cut
+from services.rollout.enough import Enough
 from services.rollout.seeds import sample_seed
 from shared.contracts import Slot, Task, Timings, Trajectory
 from shared.errors import ContractError
@@ -81,15 +83,17 @@ class SingleTurn:
         except TimeoutError as error:
             raise _ExpiredError(f"policy {task.min_policy_version} came") from error
         waited = time.monotonic() - began
+        enough = Enough(task, send)
         ends = await asyncio.gather(
-            *(self._sample(task, slot, prompt, waited, send) for slot in task.slots()), return_exceptions=True
+            *(self._sample(task, slot, prompt, waited, enough) for slot in task.slots()),
+            return_exceptions=True,
         )
         failures = [end for end in ends if isinstance(end, BaseException)]
         # A failure that is none of the clock's is worth the retry, whatever else expired beside it.
         for failure in sorted(failures, key=lambda failure: isinstance(failure, _ExpiredError)):
             raise failure
 
-    async def _sample(self, task: Task, slot: Slot, prompt: Prompt, waited: float, send: Send) -> None:
+    async def _sample(self, task: Task, slot: Slot, prompt: Prompt, waited: float, enough: Enough) -> None:
         limit = min(task.limits.context_tokens, self.engine.longest)
         room = limit - len(prompt.ids)
         with self.tracing.span("sample") as span:
@@ -97,14 +101,16 @@ class SingleTurn:
             if room < 1:
                 trajectory = episodes.no_room(task, slot, prompt, limit, self._sign())
             else:
-                trajectory = await self._generate(task, slot, prompt, waited, room)
+                trajectory = await self._generate(task, slot, prompt, waited, room=room, cut=enough.cut)
             span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
             span.set_attribute("temper.policy_version", trajectory.last_version)
             span.set_attribute("temper.stop_reason", trajectory.stop_reason)
             span.set_attribute("temper.tokens", trajectory.sampled_tokens())
-            await send(trajectory)
+            await enough.send(trajectory)
 
-    async def _generate(self, task: Task, slot: Slot, prompt: Prompt, waited: float, room: int) -> Trajectory:
+    async def _generate(
+        self, task: Task, slot: Slot, prompt: Prompt, waited: float, *, room: int, cut: Cut
+    ) -> Trajectory:
         sampling = task.sampling
         run_seed = self.run_seed if sampling.seed is None else sampling.seed
         request = GenerateRequest(
@@ -116,11 +122,12 @@ class SingleTurn:
             top_p=sampling.top_p,
             seed=sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt),
             exact=task.purpose == "train",
+            cut=cut,
         )
         began = time.monotonic()
         try:
             async with asyncio.timeout(min(task.limits.wall_seconds, _remaining_s(task))):
-                made = await self.engine.generate(request)
+                made = await unless_cut(cut, self.engine.generate(request)) or NOTHING
         except TimeoutError as error:
             raise _ExpiredError(f"sample {slot.sample_index} was done") from error
         timings = _timings(task, made, waited, waited + time.monotonic() - began)

@@ -57,6 +57,7 @@ class TaskBuilder:
         sampling = Sampling(
             samples=stage.samples,
             group_size=stage.samples,
+            enough=stage.enough if stage.oversample else 0,
             temperature=stage.temperature,
             max_tokens=declared.max_tokens,
         )

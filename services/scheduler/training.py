@@ -238,5 +238,5 @@ class TrainingPlan:
         return plan
 
     def _is_verified(self, plan: GroupPlan) -> bool:
-        wanted = self._stages[plan.stage_index].samples
+        wanted = self._stages[plan.stage_index].enough
         return len(self._verified.get(plan.group_id, ())) >= wanted

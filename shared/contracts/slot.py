@@ -23,10 +23,12 @@ Fate = Literal[
     "expired",
     "skipped",
     "unpaired",
+    "surplus",
 ]
 """What became of a slot: trained, or the cause for which it was dropped.
 
-skipped: the guard dropped the gradient of its batch. unpaired: neither the best nor the worst of its group."""
+skipped: the guard dropped the gradient of its batch. unpaired: neither the best nor the worst of its group.
+surplus: its group had enough attempts without it (`oversample`)."""
 
 
 class Slot(Part):

@@ -41,6 +41,8 @@ class Sampling(Part):
     first_sample_index: int = Field(default=0, ge=0)
     group_size: int = Field(default=1, ge=1)
     """Slots of the whole group, over all its tasks."""
+    enough: int = Field(default=0, ge=0)
+    """Attempts with which the group is complete: what still runs of it then is cut short. 0: all of them."""
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -100,6 +102,8 @@ class Task(Message):
             )
         if self.sampling.first_sample_index + self.sampling.samples > self.sampling.group_size:
             raise ValueError("sampling: first_sample_index + samples passes group_size")
+        if self.sampling.enough > self.sampling.group_size:
+            raise ValueError("sampling: enough passes group_size")
         return self
 
     def key(self) -> str:

@@ -29,6 +29,7 @@ StopReason = Literal[
     "calls",
 ]
 """stop: the policy ended it (its end token without a call, or `submit`). length: one turn reached its token limit.
+cancelled: its group had enough attempts without it, and it was cut short.
 Limits of the whole attempt: turns, tokens (sampled ones), context (no room for another turn), calls (of tools, or
 requests of an agent program that were refused), deadline (wall time)."""
 SamplingMode = Literal["sampled", "greedy", "demonstration"]

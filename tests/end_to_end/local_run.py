@@ -40,6 +40,7 @@ kind = "rl"
 steps = {rl_steps}
 groups_per_step = 4
 group_size = 4
+oversample = {oversample}
 learning_rate = 1e-4
 [scheduler]
 group_deadline_s = 20.0
@@ -57,14 +58,21 @@ class LocalRun:
     """`temper up` as a subprocess. Use as a context manager: whatever is left is killed at its end."""
 
     def __init__(
-        self, tmp_path: Path, model: Path, *, sft_steps: int = 4, rl_steps: int = 6, rollouts: int = 1
+        self,
+        tmp_path: Path,
+        model: Path,
+        *,
+        sft_steps: int = 4,
+        rl_steps: int = 6,
+        rollouts: int = 1,
+        oversample: int = 0,
     ) -> None:
         self.folder = tmp_path / "runs" / "small"
         self.config = tmp_path / "small.toml"
         self.config.write_text(
             SMALL_RUN.format(
                 name="small", folder=tmp_path / "runs", model=model, sft_steps=sft_steps, rl_steps=rl_steps,
-                rollouts=rollouts,
+                rollouts=rollouts, oversample=oversample,
             )
         )  # fmt: skip
         self.lines: list[str] = []

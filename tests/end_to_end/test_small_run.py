@@ -53,12 +53,16 @@ def test_a_run_to_its_end_with_two_rollouts(tiny: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", ["scheduler-0", "rollout-0", "verifier-0", "broker"])
 def test_kill_9_in_the_middle_loses_nothing(victim: str, tiny: Path, tmp_path: Path) -> None:
-    with LocalRun(tmp_path, tiny) as run:
+    oversample = 2 if victim in ("rollout-0", "learner-0") else 0
+    with LocalRun(tmp_path, tiny, oversample=oversample) as run:
         run.start().wait_for_step(6)
         run.kill(victim)
         assert run.wait() == 0
         assert any(f"{victim} was killed by SIGKILL" in line for line in run.lines)
-        assert summary_of(run)["steps"] == 10
+        summary = summary_of(run)
+        assert summary["steps"] == 10
+        fates = summary["stages"][1]["slots"]["by_fate"]  # type: ignore[index]
+        assert ("surplus" in fates) == bool(oversample)
         audit(run)
 
 

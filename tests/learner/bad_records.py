@@ -93,7 +93,7 @@ DEFECTS = (
     Defect("top_p", _sampling(top_p=0.9), "invalid", "truncated sampling: top_p 0.9"),
     Defect("greedy", lambda g: good(g, sampling_mode="greedy"), "invalid", "greedy attempts are not trained"),
     Defect("long", _tokens(-1.0, prompt=(1,) * 130), "over_length", "131 tokens, the model reads 128"),
-    Defect("cancelled", lambda g: good(g, stop_reason="cancelled"), "faulted", "cancelled"),
+    Defect("cancelled", lambda g: good(g, stop_reason="cancelled"), "surplus", "had enough attempts"),
     Defect("broken checker", good, "faulted", "the checker broke", verdict="infrastructure"),
     Defect("unverifiable", good, "unverifiable", "the checker broke", verdict="unverifiable"),
 )  # fmt: skip

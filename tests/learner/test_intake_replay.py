@@ -18,7 +18,8 @@ from services.learner.intake.offsets import Place, ReplayGate, Shard
 from services.learner.objectives.presets import preset
 from shared.contracts import GroupFate, Reward, Trajectory
 
-GROUP_SIZE, GROUPS_PER_STEP = 2, 2
+ENOUGH, GROUPS_PER_STEP = 2, 2
+FAULTED = 0.2
 GRPO, DAPO = preset("grpo"), preset("dapo")
 Record = tuple[Place, Trajectory | Reward]
 
@@ -29,15 +30,19 @@ class Checkpoint:
     state: dict[str, Any] | None = None
 
 
-def topic_contents(draw: random.Random, groups: int, partitions: int) -> list[Record]:
+def topic_contents(
+    draw: random.Random, groups: int, partitions: int, group_size: int = ENOUGH
+) -> list[Record]:
     """Records in the order in which they are appended: two attempts for some slots, some repeated."""
     pieces: list[tuple[str, Trajectory | Reward]] = []
     for index in range(groups):
         group = f"0-rl-{index:07d}"
-        for sample in range(GROUP_SIZE):
+        for sample in range(group_size):
             for attempt in range(1, 2 + (draw.random() < 0.5)):
                 made = trajectory(group, sample, name=f"{group}/{sample}/{attempt}")
                 verdict = reward(made, draw.choice((0.0, 1.0)))
+                if group_size > ENOUGH and draw.random() < FAULTED:
+                    verdict = reward(made, None, verdict="infrastructure")
                 pieces += [("trajectories", made), ("rewards", verdict)]
                 if draw.random() < 0.2:
                     pieces.append(draw.choice(pieces[-2:]))
@@ -54,9 +59,9 @@ def topic_contents(draw: random.Random, groups: int, partitions: int) -> list[Re
 class Learner:
     """The intake with a gate in front and steps behind, as the service runs them, without a model."""
 
-    def __init__(self, checkpoint: Checkpoint, dynamic: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, dynamic: bool, group_size: int = ENOUGH) -> None:
         self.steps = list(checkpoint.steps)
-        self.intake = Intake(RUN, [GROUP_SIZE], checkpoint.state)
+        self.intake = Intake(RUN, [group_size], checkpoint.state, [ENOUGH])
         self.gate = ReplayGate(checkpoint.state["offsets"] if checkpoint.state else ())
         self.positions: dict[Shard, int] = {
             (entry["topic"], entry["partition"]): entry["next"]
@@ -101,8 +106,8 @@ class Learner:
         return Checkpoint(list(self.steps), self.intake.to_state(self.positions))
 
 
-def quiet_run(records: list[Record], dynamic: bool) -> Learner:
-    learner = Learner(Checkpoint(), dynamic)
+def quiet_run(records: list[Record], dynamic: bool, group_size: int = ENOUGH) -> Learner:
+    learner = Learner(Checkpoint(), dynamic, group_size)
     for record in records:
         learner.read(record)
         while learner.step():
@@ -133,10 +138,12 @@ def reading_order(draw: random.Random, records: list[Record], learner: Learner) 
     return merged + late
 
 
-def crashing_run(draw: random.Random, records: list[Record], dynamic: bool) -> Learner:
+def crashing_run(
+    draw: random.Random, records: list[Record], dynamic: bool, group_size: int = ENOUGH
+) -> Learner:
     durable = Checkpoint()
     for _ in range(draw.randint(1, 6)):
-        learner = Learner(durable, dynamic)
+        learner = Learner(durable, dynamic, group_size)
         for record in reading_order(draw, records, learner)[: draw.randint(0, len(records))]:
             learner.read(record)
             while learner.step():
@@ -144,7 +151,7 @@ def crashing_run(draw: random.Random, records: list[Record], dynamic: bool) -> L
                     durable = learner.checkpoint()
                 if draw.random() < 0.2:
                     break
-    last = Learner(durable, dynamic)
+    last = Learner(durable, dynamic, group_size)
     while last.step():
         pass
     for record in reading_order(draw, records, last):
@@ -164,12 +171,13 @@ def training(learner: Learner) -> list[tuple[list[GroupFate], int]]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 2**32), dynamic=st.booleans())
-def test_crashes_change_nothing(seed: int, dynamic: bool) -> None:
+@given(seed=st.integers(0, 2**32), dynamic=st.booleans(), oversample=st.integers(0, 2))
+def test_crashes_change_nothing(seed: int, dynamic: bool, oversample: int) -> None:
     draw = random.Random(seed)
-    records = topic_contents(draw, groups=draw.randint(1, 8), partitions=draw.randint(1, 3))
-    quiet = quiet_run(records, dynamic)
-    stormy = crashing_run(draw, records, dynamic)
+    size = ENOUGH + oversample
+    records = topic_contents(draw, groups=draw.randint(1, 8), partitions=draw.randint(1, 3), group_size=size)
+    quiet = quiet_run(records, dynamic, size)
+    stormy = crashing_run(draw, records, dynamic, size)
     assert training(stormy) == training(quiet)
     slots = Counter(
         (fate.group_id, sample) for fates, _ in stormy.steps for fate in fates for sample in fate.samples

@@ -77,7 +77,7 @@ BAD: list[tuple[str, Trajectory, str, str]] = [
     ("greedy", good(sampling_mode="greedy"), "invalid", "greedy"),
     ("long", good(sequences=(sequence([1] * 60, [2] * 5, version=5),)), "over_length", "65 tokens"),
     ("stale", good(sequences=(sequence([1], [2], version=3),)), "stale", "version 3, now 5"),
-    ("cancelled", good(stop_reason="cancelled"), "faulted", "cancelled"),
+    ("cancelled", good(stop_reason="cancelled"), "surplus", "enough"),
 ]
 
 

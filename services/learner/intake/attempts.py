@@ -69,10 +69,10 @@ def oldest_version(trajectory: Trajectory) -> int:
 def refuse(slot: FilledSlot, terms: Terms) -> Refusal | None:
     """Why this attempt is not trained on; None where it may be."""
     trajectory, reward = slot.trajectory, slot.reward
+    if trajectory.stop_reason == "cancelled":
+        return Refusal("surplus", "its group had enough attempts without it")
     if slot.faulted:
         return Refusal("faulted", trajectory.fault or (reward.reason if reward else "") or "infrastructure")
-    if trajectory.stop_reason == "cancelled":
-        return Refusal("faulted", "cancelled")
     if reward is not None and reward.verdict == "unverifiable":
         return Refusal("unverifiable", reward.reason or "the verifier could not tell")
     broken = _broken(trajectory, terms)

@@ -19,7 +19,7 @@ from services.learner.intake.resolved import ResolvedGroups, numbered
 from shared.contracts import Fate, GroupFate, Reward, Trajectory
 
 REMEMBERED_EXPIRED = 4096
-"""Groups given up before they were complete, whose late tokens are booked as expired."""
+"""Groups given up before they were complete, whose late tokens are booked as expired; and as many with surplus."""
 LONGEST_REASON = 200
 """Characters of a reason in the book; a fault's text may be of any length."""
 
@@ -28,11 +28,18 @@ Refused = tuple[str, int, str, Refusal]
 
 
 class Intake:
-    """`samples[i]` is the number of slots of a group of stage i."""
+    """`samples[i]` is the number of slots of a group of stage i, `enough[i]` of attempts that complete it (all)."""
 
-    def __init__(self, run_id: str, samples: Sequence[int], state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        samples: Sequence[int],
+        state: Mapping[str, Any] | None = None,
+        enough: Sequence[int] = (),
+    ) -> None:
         self._run_id = run_id
         self._samples = tuple(samples)
+        self._enough = tuple(enough) or self._samples
         self._open: dict[str, OpenGroup] = {}
         self._ready: dict[str, int] = {}
         self._judgements: dict[str, tuple[Terms, JudgedGroup]] = {}
@@ -43,6 +50,10 @@ class Intake:
         state = state or {}
         self.resolved = ResolvedGroups.from_state(state["resolved"]) if state else ResolvedGroups()
         self._expired: dict[str, None] = dict.fromkeys(state.get("expired", ()))
+        self._surplus: dict[str, list[int]] = dict(state.get("surplus", {}))
+        """Slots that resolved groups did without."""
+        self._chosen: dict[str, list[int]] = dict(state.get("chosen", {}))
+        """Slots with which groups were complete when the checkpoint was made, where those are not all."""
         self._closed_before: int = state.get("closed_before", 0)
         self._ranks: dict[str, int] = {group: rank for rank, group in enumerate(state.get("ready", ()))}
         self._next_rank = len(self._ranks)
@@ -60,6 +71,9 @@ class Intake:
             self._late(trajectory)
             return "duplicate"
         joined = group.add_trajectory(arrival)
+        if joined == "surplus":
+            self.ledger.book("surplus", [trajectory])
+            return joined
         self._joined(group, joined, arrival.place, trajectory.slot.sample_index)
         if joined == "duplicate":
             self._late(trajectory)
@@ -147,8 +161,14 @@ class Intake:
         reasons: Mapping[int, str] | None = None,
         silence: str = "",
     ) -> GroupFate:
-        """Resolves a group: final. Halves that never met share the fate of their slot."""
+        """Resolves a group: final. Halves that never met share the fate of their slot, and slots that a complete
+        group did without are surplus."""
         group = self._open.pop(group_id)
+        without = [index for index in range(group.size) if index not in fates]
+        if without:
+            fates = {**fates, **dict.fromkeys(without, "surplus")}
+            self._surplus[group_id] = without
+            _forget(self._surplus)
         self._ready.pop(group_id, None)
         self._ranks.pop(group_id, None)
         self._judgements.pop(group_id, None)
@@ -184,6 +204,8 @@ class Intake:
         return {
             "resolved": self.resolved.to_state(),
             "expired": list(self._expired),
+            "surplus": dict(self._surplus),
+            "chosen": self._choices(),
             "closed_before": self._closed_before,
             "ready": sorted(self._ready, key=self._ready.__getitem__),
             "offsets": self._offsets.to_state(positions),
@@ -196,28 +218,48 @@ class Intake:
             return None  # the stage is asked about for a word that gives a group up
         group = self._open.get(group_id)
         if group is None:
-            group = self._open[group_id] = OpenGroup(group_id, stage_index, self._samples[stage_index])
+            group = self._open[group_id] = OpenGroup(
+                group_id,
+                stage_index,
+                self._samples[stage_index],
+                self._enough[stage_index],
+                frozenset(self._chosen.pop(group_id, ())),
+            )
         return group
 
     def _joined(self, group: OpenGroup, joined: Joined, place: Place, sample_index: int) -> None:
-        if joined in {"repeated", "duplicate"}:
+        if joined in {"repeated", "duplicate", "surplus"}:
             return
         self._offsets.hold(place)
         if joined == "waits":
             return
-        late, unheard = group.losers(sample_index)
-        self._offsets.release([attempt.place for attempt in late])
-        self._offsets.release([verdict.place for verdict in unheard])
-        for attempt in late:
+        for attempt in self._losers(group, sample_index):
             self._late(attempt.message)
         if joined == "completed":
+            for index in set(range(group.size)) - group.slots.keys():
+                self.ledger.book("surplus", [half.message for half in self._losers(group, index)])
             rank = self._ranks.pop(group.group_id, None)
             if rank is None:
                 rank, self._next_rank = self._next_rank, self._next_rank + 1
             self._ready[group.group_id] = rank
 
+    def _losers(self, group: OpenGroup, sample_index: int) -> list[Arrival[Trajectory]]:
+        late, unheard = group.losers(sample_index)
+        self._offsets.release([attempt.place for attempt in late])
+        self._offsets.release([verdict.place for verdict in unheard])
+        return late
+
+    def _choices(self) -> dict[str, list[int]]:
+        """Of complete groups that do without some of their slots. A group is complete again with these: in another
+        order its records would make another choice."""
+        groups = [self._open[group_id] for group_id in self._ready]
+        return {g.group_id: sorted(g.slots) for g in groups if len(g.slots) < g.size}
+
     def _late(self, trajectory: Trajectory) -> None:
-        fate: Fate = "expired" if trajectory.slot.group_id in self._expired else "duplicate"
+        group_id = trajectory.slot.group_id
+        fate: Fate = "expired" if group_id in self._expired else "duplicate"
+        if trajectory.slot.sample_index in self._surplus.get(group_id, ()):
+            fate = "surplus"
         self.duplicates += fate == "duplicate"
         self.ledger.book(fate, [trajectory])
 
@@ -238,8 +280,7 @@ class Intake:
 
     def _expire(self, group: OpenGroup) -> GroupFate:
         self._expired[group.group_id] = None
-        while len(self._expired) > REMEMBERED_EXPIRED:
-            del self._expired[next(iter(self._expired))]
+        _forget(self._expired)
         return self.resolve(group.group_id, dict.fromkeys(range(group.size), "expired"))
 
     def _book(self, group: OpenGroup, fates: Mapping[int, Fate]) -> GroupFate:
@@ -265,9 +306,16 @@ class Intake:
         )
 
 
+def _forget(remembered: dict[str, Any]) -> None:
+    """The oldest, where there are too many."""
+    while len(remembered) > REMEMBERED_EXPIRED:
+        del remembered[next(iter(remembered))]
+
+
 def named_refusals(judged: JudgedGroup) -> list[Refused]:
-    """(group, sample, trajectory id, why) of every refused attempt."""
+    """(group, sample, trajectory id, why) of every refused attempt; what is surplus was not refused."""
     return [
         (judged.group_id, index, judged.slots[index].trajectory.trajectory_id, refusal)
         for index, refusal in judged.refusals.items()
+        if refusal.fate != "surplus"
     ]

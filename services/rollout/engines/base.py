@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from services.rollout.engines.cut import Cut
 from shared.contracts import Canary
 from shared.errors import AttestationError, DependencyError, TemperError
 
@@ -63,6 +64,9 @@ class GenerateRequest:
     """Told of every token as it is sampled, from any thread; it must be quick and raise nothing. An engine that gives
     its tokens only at the end may leave it alone: see `services.rollout.engines.listening`."""
 
+    cut: Cut | None = None
+    """Asked while it runs: the generation is what there is then, with stop_reason `cut`. See `engines.cut`."""
+
     @property
     def tokens(self) -> int:
         """Key-value slots that it may come to need."""
@@ -80,13 +84,17 @@ class EngineTimings:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """token_ids int32[n], logprobs float32[n], versions: runs of (length, version), lengths sum to n ≥ 1."""
+    """token_ids int32[n], logprobs float32[n], versions: runs of (length, version), lengths sum to n ≥ 1 (0: cut before the first)."""
 
     token_ids: Ids
     logprobs: Logprobs
     versions: tuple[tuple[int, int], ...]
-    stop_reason: Literal["stop", "length"]
+    stop_reason: Literal["stop", "length", "cut"]
     timings: EngineTimings = field(default_factory=EngineTimings)
+
+
+NOTHING = Generation(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32), (), "cut")
+"""Of a request that was cut and left nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class Batch:
         """Lets rows join, then one token for every row."""
         self._leave([row for row in self.rows if row.ticket.gone()])
         self._admission.discard([row for row in self._admission.waiting() if row.ticket.gone()])
+        self._cut()
         self._join()
         if self.rows:
             tokens = np.array([row.token for row in self.rows], dtype=np.int64)
@@ -101,6 +102,17 @@ class Batch:
             row.ticket.failed(error)
         self._admission.discard(self._admission.waiting())
         self.rows.clear()
+
+    def _cut(self) -> None:
+        """Requests that are to end now, with what there is of them."""
+        running = [row for row in self.rows if row.request.cut is not None and row.request.cut.asked]
+        waiting = [
+            row for row in self._admission.waiting() if row.request.cut is not None and row.request.cut.asked
+        ]
+        self._leave(running)
+        self._admission.discard(waiting)
+        for row in [*running, *waiting]:
+            row.ticket.done(self._generation(row, cut=True))
 
     def _join(self) -> None:
         longest = max((row.tokens for row in self.rows), default=0)
@@ -188,17 +200,17 @@ class Batch:
             f"{len(row.ids)}; its weights are broken"
         )
 
-    def _generation(self, row: Row) -> Generation:
+    def _generation(self, row: Row, cut: bool = False) -> Generation:
+        now = self._now()
+        started = row.started or now
+        read = row.read or started
+        stopped = bool(row.ids) and row.ids[-1] in row.request.stop_ids
         return Generation(
             token_ids=np.array(row.ids, dtype=np.int32),
             logprobs=np.array(row.logprobs, dtype=np.float32),
             versions=runs_of(row.versions),
-            stop_reason="stop" if row.ids[-1] in row.request.stop_ids else "length",
-            timings=EngineTimings(
-                queued=row.started - row.submitted,
-                prefill=row.read - row.started,
-                decode=self._now() - row.read,
-            ),
+            stop_reason="cut" if cut else "stop" if stopped else "length",
+            timings=EngineTimings(queued=started - row.submitted, prefill=read - started, decode=now - read),
         )
 
     def _leave(self, finished: list[Row]) -> None:

@@ -7,6 +7,7 @@ and a learner that trained on it would learn nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,17 +22,21 @@ from services.rollout.engines.base import (
     Logprobs,
     RequestTooLongError,
 )
+from services.rollout.engines.cut import Cut
 from shared.contracts import Canary
 
 Answer = Callable[[GenerateRequest], Ids]
+Latency = Callable[[GenerateRequest], float]
+"""Seconds."""
 
 
 class InstantEngine:
-    """`answer` gives the token ids of a request, cut at `max_tokens`; `latency_s` is waited before it."""
+    """`answer` gives the token ids of a request, cut at `max_tokens`; `latency_s` is waited before it, and a request that is
+    cut meanwhile has as large a share of its tokens as passed of it."""
 
-    def __init__(self, answer: Answer, latency_s: float = 0.0) -> None:
+    def __init__(self, answer: Answer, latency_s: float | Latency = 0.0) -> None:
         self._answer = answer
-        self._latency = latency_s
+        self._latency: Latency = latency_s if callable(latency_s) else lambda request: latency_s
         self._version = -1
         self._served = asyncio.Event()
         self._going = asyncio.Event()
@@ -73,22 +78,29 @@ class InstantEngine:
         if not len(request.prompt_ids):
             raise GenerationFault(f"request {request.request_id}: the prompt is empty")
         self._running += 1
+        share = 1.0
         try:
             await self._served.wait()
-            if self._latency:
-                await asyncio.sleep(self._latency)
+            latency = self._latency(request)
+            if latency:
+                share = await _sleep(latency, request.cut)
             await self._going.wait()
         finally:
             self._running -= 1
         if self._closed:
             raise GenerationFault("the engine is closed: it answers no more requests")
-        token_ids = np.asarray(self._answer(request), dtype=np.int32)[: request.max_tokens]
+        whole = np.asarray(self._answer(request), dtype=np.int32)[: request.max_tokens]
+        token_ids = whole[: int(share * len(whole))]
         self._sampled += len(token_ids)
         return Generation(
             token_ids=token_ids,
             logprobs=np.zeros(len(token_ids), dtype=np.float32),
-            versions=((len(token_ids), self._version),),
-            stop_reason="stop" if int(token_ids[-1]) in request.stop_ids else "length",
+            versions=((len(token_ids), self._version),) if len(token_ids) else (),
+            stop_reason="cut"
+            if share < 1
+            else "stop"
+            if int(token_ids[-1]) in request.stop_ids
+            else "length",
         )
 
     async def pause(self) -> None:
@@ -123,3 +135,17 @@ class InstantEngine:
         self._closed = True
         for event in (self._served, self._going, self._ended):
             event.set()
+
+
+async def _sleep(seconds: float, cut: Cut | None) -> float:
+    """The share of `seconds` that passed before the cut."""
+    if cut is None:
+        await asyncio.sleep(seconds)
+        return 1.0
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(seconds):
+            await cut.wait()
+    except TimeoutError:
+        return 1.0
+    return min(0.999, (time.monotonic() - began) / seconds)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.rollout.engines.base import Generation
+from services.rollout.engines.cut import Cut, unless_cut
 from services.rollout.formats.calls import THINK, Call
 from services.rollout.formats.choose import Adapter
 from services.rollout.formats.results import Answered, render_results
@@ -65,6 +66,8 @@ class Episode:
     sampler: Speaks
     room_maker: Callable[[Transcript], RoomMaker] | None = None
     check_alive: Callable[[], None] = lambda: None
+    cut: Cut | None = None
+    """Asked while it runs: it ends as `cancelled`, with what was sampled."""
     told: Callable[[ToolCall], None] = lambda call: None
     """Of every call as soon as it is over."""
     clock: Callable[[], float] = time.monotonic
@@ -86,7 +89,7 @@ class Episode:
         clock = asyncio.timeout(self.budgets.wall_s)
         try:
             async with clock:
-                stop = await self._turns(conversation)
+                stop = await unless_cut(self.cut, self._turns(conversation)) or "cancelled"
         except TimeoutError:
             if not clock.expired():
                 raise
@@ -95,16 +98,19 @@ class Episode:
 
     async def _turns(self, conversation: Conversation) -> StopReason:
         maker = self.room_maker(self._transcript) if self.room_maker else None
-        while True:
+        while self.cut is None or not self.cut.asked:
             if maker is not None and maker.needed():
                 conversation = await self._make_room(maker) or conversation
             room = self._spent.room(self.budgets, len(self._transcript))
             if not isinstance(room, Room):
                 return room
             made = await self.sampler.sample(self._transcript.ids, room.tokens, self._spent.turns)
+            if made.stop_reason == "cut" and not len(made.token_ids):
+                break
             stop = await self._turn(made, room, conversation)
             if stop is not None:
                 return stop
+        return "cancelled"
 
     async def _turn(self, made: Generation, room: Room, conversation: Conversation) -> StopReason | None:
         """After one turn was sampled: its calls, and their answers in the context. The reason where it was the last."""
@@ -112,6 +118,8 @@ class Episode:
         self._answer = self.tokens.answer(made.token_ids)
         if made.stop_reason == "length":
             return room.binds
+        if made.stop_reason == "cut":
+            return "cancelled"
         said = self.tokens.said(made.token_ids)
         # Where the template opens the reasoning itself, what was sampled begins inside of it.
         parsed = self.adapter.format.parse(f"{THINK}\n{said}" if conversation.thinks() else said)

@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from services.rollout import episodes
+from services.rollout.enough import Enough
 from services.rollout.seeds import sample_seed
 from services.rollout.turns.episode import End
 from shared.contracts import Slot, Task, Timings, Trajectory
@@ -60,7 +61,8 @@ class MultiTurn:
 
     async def _all(self, task: Task, waited: float, send: Send) -> None:
         """Every slot to its end before a failure is told: what is complete is sent."""
-        works = [asyncio.ensure_future(self._one(task, slot, waited, send)) for slot in task.slots()]
+        enough = Enough(task, send)
+        works = [asyncio.ensure_future(self._one(task, slot, waited, enough)) for slot in task.slots()]
         try:
             ends = await asyncio.gather(*works, return_exceptions=True)
         finally:
@@ -71,13 +73,13 @@ class MultiTurn:
             if isinstance(end, BaseException):
                 raise end
 
-    async def _one(self, task: Task, slot: Slot, waited: float, send: Send) -> None:
+    async def _one(self, task: Task, slot: Slot, waited: float, enough: Enough) -> None:
         run_seed = self.run_seed if task.sampling.seed is None else task.sampling.seed
         seed = sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt)
         began = time.monotonic()
         with self.tracing.span("episode") as span:
             span.set_attribute("temper.sample", slot.sample_index)
-            end = await self.runner_of(task).attempt(task, slot, seed)
+            end = await self.runner_of(task).attempt(task, slot, seed, enough.cut)
             timings = _timings(task, end, waited, waited + time.monotonic() - began)
             trajectory = episodes.of_turns(task, slot, end, self._sign(timings))
             span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
@@ -87,7 +89,7 @@ class MultiTurn:
             span.set_attribute("temper.turns", trajectory.turns)
             span.set_attribute("temper.tool_calls", len(trajectory.tool_calls))
             span.set_attribute("temper.malformed_calls", trajectory.malformed_calls)
-            await send(trajectory)
+            await enough.send(trajectory)
 
     def _sign(self, timings: Timings) -> episodes.Signature:
         return episodes.Signature(

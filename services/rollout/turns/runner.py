@@ -16,6 +16,7 @@ from services.rollout.context.notes import FOLDER, Notes
 from services.rollout.context.retrieve import Retrieve
 from services.rollout.context.segments import ContextPolicy
 from services.rollout.engines.base import Engine
+from services.rollout.engines.cut import Cut
 from services.rollout.formats.choose import choose
 from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.opening import DomainTools, needs_session, open_tools
@@ -72,15 +73,15 @@ class Runner:
     told: Callable[[ToolCall], None] = lambda call: None
     """Of every tool call of every attempt, as soon as it is over."""
 
-    async def attempt(self, task: Task, slot: Slot, seed: int) -> End:
-        """One attempt at `task`. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
+    async def attempt(self, task: Task, slot: Slot, seed: int, cut: Cut | None = None) -> End:
+        """One attempt at `task`, to the end or to the cut. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
         attempted here, `GenerationFault`, `SandboxFault` and `ToolFault` for what went wrong on our side."""
         if task.rejected:
             raise ContractError(f"task {task.group_id}: a pair of answers with tools or turns cannot be told")
         budgets = Budgets.of(task, self.engine.longest)
         name = f"{slot.group_id}/{slot.sample_index}"
         async with self._lent(task, budgets.wall_s) as lent:
-            episode = self._episode(task, name, seed, budgets, lent)
+            episode = self._episode(task, name, seed, budgets, lent=lent, cut=cut)
             async with self.turns_of(name):
                 end = await episode.run(task.messages)
             if lent is not None:
@@ -93,7 +94,9 @@ class Runner:
             )
         return end
 
-    def _episode(self, task: Task, name: str, seed: int, budgets: Budgets, lent: Lent | None) -> Episode:
+    def _episode(
+        self, task: Task, name: str, seed: int, budgets: Budgets, *, lent: Lent | None, cut: Cut | None
+    ) -> Episode:
         session = lent.session if lent else None
         notes = Notes(session)
         toolset = open_tools(
@@ -118,6 +121,7 @@ class Runner:
                 top_p=task.sampling.top_p,
                 seed=seed,
                 exact=task.purpose == "train",
+                cut=cut,
             )
         )
         policy = self.context
@@ -141,6 +145,7 @@ class Runner:
             ),
             check_alive=lambda: _check_alive(lent, budgets.wall_s),
             told=self.told,
+            cut=cut,
         )
 
     @contextlib.asynccontextmanager

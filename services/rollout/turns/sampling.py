@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.rollout.engines.base import Engine, GenerateRequest, Generation, Ids
+from services.rollout.engines.cut import Cut
 from services.rollout.engines.listening import Heard, generate
 
 
@@ -32,6 +33,8 @@ class Sampler:
     seed: int
     exact: bool = True
     heard: Heard | None = None
+    cut: Cut | None = None
+    """Of the attempt's turns; a summary is not cut."""
 
     async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
         """`what`: beside the turn of this number. Raises `GenerationFault`."""
@@ -45,6 +48,7 @@ class Sampler:
             seed=turn_seed(self.seed, turn, what),
             episode=self.request_id,
             exact=self.exact,
+            cut=None if what else self.cut,
         )
         if self.heard is None:
             return await self.engine.generate(request)

@@ -18,6 +18,7 @@ from services.rollout.engines.base import (
     GenerationFault,
     RequestTooLongError,
 )
+from services.rollout.engines.cut import Cut
 from shared.errors import AttestationError
 from tests.rollout.engines.little_model import VOCABULARY, scaled
 from tests.rollout.engines.subjects import (
@@ -310,3 +311,26 @@ def test_close_fails_what_runs_and_ends_the_watch(subject: Subject, fresh: Engin
         return await asyncio.gather(*running, return_exceptions=True)
 
     assert all(isinstance(result, GenerationFault) for result in subject.run(run()))
+
+
+@pytest.mark.parametrize("name", ["transformers", "instant"])
+def test_a_cut_request_is_what_there_is_of_it(opened: Any, name: str) -> None:
+    subject = opened(name)
+
+    async def run() -> tuple[Generation, Generation, Generation]:
+        await subject.serve()
+        cut, early = Cut(), Cut()
+        early.ask()
+        other = asyncio.create_task(subject.engine.generate(long_request(2)))
+        asked = asyncio.create_task(subject.engine.generate(long_request(1, cut=cut)))
+        await asyncio.sleep(0.01)
+        cut.ask()
+        made = await asked
+        return made, await other, await subject.engine.generate(long_request(3, cut=early))
+
+    made, other, nothing = subject.run(run())
+    assert made.stop_reason == "cut" and len(made.token_ids) < 400
+    assert len(made.token_ids) == len(made.logprobs) == sum(length for length, _ in made.versions)
+    assert other.stop_reason == "length" and len(other.token_ids) == 400
+    assert nothing.stop_reason == "cut" and nothing.versions == ()
+    assert subject.engine.capacity().running == subject.engine.capacity().waiting == 0

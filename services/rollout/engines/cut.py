@@ -1,0 +1,50 @@
+"""A word to end what is still being sampled, with what there is of it.
+
+Invariant: once asked it stays asked. An engine looks at it between two tokens; one that cannot is not waited for
+longer than `GRACE_S`, and then nothing of its request is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+R = TypeVar("R")
+
+GRACE_S: Final = 2.0
+"""From the word to the answer: a decode step and the thread's turn, on a busy machine."""
+
+
+class Cut:
+    """Asked on the event loop, looked at from any thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    @property
+    def asked(self) -> bool:
+        return self._event.is_set()
+
+    def ask(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+async def unless_cut(cut: Cut | None, work: Coroutine[Any, Any, R], grace_s: float = GRACE_S) -> R | None:
+    """What `work` returns; None where it was not done `grace_s` after the cut, and is cancelled. Raises what it raises."""
+    if cut is None:
+        return await work
+    running = asyncio.ensure_future(work)
+    asked = asyncio.ensure_future(cut.wait())
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await asyncio.wait({running}, timeout=grace_s)
+        return running.result() if running.done() else None
+    finally:
+        running.cancel()
+        asked.cancel()
+        await asyncio.gather(running, asked, return_exceptions=True)
