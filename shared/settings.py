@@ -209,7 +209,9 @@ class RolloutSettings(Section):
     max_batch_tokens: int = Field(default=16_384, ge=64)
     """Key-value slots: sum over running sequences of prompt + max_tokens."""
     concurrency: int = Field(default=16, ge=1)
-    """Tasks handled at once."""
+    """Tasks handled at once, of all workloads."""
+    adapt_concurrency: bool = True
+    """Fewer tasks of a workload at once than `concurrency` where the engine's key-value room is short."""
     threads: int = Field(default=0, ge=0)
     """Of torch; 0 leaves its own choice."""
     device: str = "auto"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
+from services.rollout.adapting import Adapting
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine, EngineLoad
 from services.rollout.opening import open_and_say_so
@@ -35,6 +36,7 @@ class RolloutService:
     def __init__(self, settings: Settings, worker_id: str, engine: Engine, codec: ChatCodec) -> None:
         workloads = settings.rollout.workloads
         self._engine = engine
+        self._adapting = Adapting(settings, engine.capacity)
         self._frame: ServiceFrame[Task] = ServiceFrame(
             settings,
             SERVICE,
@@ -46,6 +48,7 @@ class RolloutService:
             concurrency=settings.rollout.concurrency,
             opens="the control topic",
             idles="tasks",
+            closed=self._adapting.closed,
         )
         frame = self._frame
         self._follower = PolicyFollower(settings, engine, frame.store, frame.producer)
@@ -70,7 +73,7 @@ class RolloutService:
         await asyncio.to_thread(self._engine.close)
 
     def beside(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return (self._follower.run(),)
+        return (self._follower.run(), self._adapting.run(self._frame.running, self._frame.look_again))
 
     async def handle(self, delivery: Delivery[Task]) -> None:
         """One task to its trajectories."""
@@ -149,6 +152,7 @@ class RolloutService:
             "policy_load_seconds": self._follower.load_seconds,
             "policy_moved_bytes": self._follower.moved_bytes,
             "sandbox_sessions": self._turns.sessions,
+            **self._adapting.gauges(),
         }
 
 

@@ -1,6 +1,6 @@
 """Dispatch on the asyncio loop: buffered work to a fixed number of lanes, in fair order.
 
-Invariant: at most `concurrency` handlers run; no work of a revoked or blocked partition is started; every piece of
+Invariant: at most `concurrency` handlers run, and none is started of a class that is closed; no work of a revoked or blocked partition is started; every piece of
 work ends in exactly one of `finished` (its offset may be committed) or dropped (it will be delivered again).
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import collections
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from shared.bus.fair_queue import FairQueue
 from shared.bus.meter import BufferMeter
@@ -18,6 +18,8 @@ from shared.bus.owned import Owned, Work
 
 Process = Callable[[Work], Awaitable[bool]]
 """Handles one record. True: finished. False: it is not, and `settle` will be called later."""
+Closed = Callable[[Mapping[str, int]], Collection[str]]
+"""Classes of which nothing may be started now, given how many handlers of each run."""
 _YIELD_EVERY = 64
 
 
@@ -33,13 +35,17 @@ class Dispatcher:
         meter: BufferMeter,
         finished: collections.deque[tuple[Owned, int]],
         has_room: Callable[[str], None],
+        closed: Closed | None = None,
     ) -> None:
-        """`finished` is read by the poll thread; `has_room(topic)` is called whenever a topic's buffer shrinks."""
+        """`finished` is read by the poll thread; `has_room(topic)` is called whenever a topic's buffer shrinks. Where
+        `closed` comes to say less than before for another reason than a handler's end, call `look_again`."""
         self._queue: FairQueue[Work] = FairQueue(weights)
         self._process = process
         self._meter = meter
         self._finished = finished
         self._has_room = has_room
+        self._closed = closed
+        self._running: collections.Counter[str] = collections.Counter()
         self._concurrency = concurrency
         self._lanes: dict[asyncio.Task[None], Work | None] = {}
         self._idle: collections.deque[asyncio.Future[None]] = collections.deque()
@@ -56,6 +62,15 @@ class Dispatcher:
     @property
     def in_flight(self) -> int:
         return sum(work is not None for work in self._lanes.values()) + len(self._detached)
+
+    def running(self) -> Mapping[str, int]:
+        """Handlers at work in lanes, by class."""
+        return self._running
+
+    def look_again(self) -> None:
+        """A class may be open that was closed."""
+        while self._idle:
+            self._wake_one()
 
     def lane_error(self) -> BaseException | None:
         """What ended a lane; nothing may, so it is a bug and ends the worker."""
@@ -137,13 +152,15 @@ class Dispatcher:
         assert me is not None
         served = 0
         while not self._closing:
-            work = self._queue.pop(time.monotonic())
+            closed = self._closed(self._running) if self._closed is not None else ()
+            work = self._queue.pop(time.monotonic(), closed)
             if work is None:
                 await self._wait()
                 continue
             self._take(work)
             work.owned.running += 1
             self._lanes[me] = work
+            self._running[work.lane] += 1
             try:
                 done: bool | None = await self._process(work)
             except asyncio.CancelledError:
@@ -153,9 +170,13 @@ class Dispatcher:
                     raise
                 me.uncancel()
                 done = None
+            finally:
+                self._running[work.lane] -= 1
             self._lanes[me] = None
             if done or done is None:
                 self._settle(work, done=bool(done))
+            if self._closed is not None and self._idle and len(self._queue):
+                self._wake_one()  # this lane may go on with another class than the one that it has made room in
             served += 1
             if served % _YIELD_EVERY == 0:
                 # A handler that never waits must not keep the loop from everybody else.

@@ -11,7 +11,7 @@ cost one.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -46,14 +46,17 @@ class FairQueue(Generic[T]):
         self._queues[name].appendleft((now, item))
         self._size += 1
 
-    def pop(self, now: float) -> T | None:
-        """The next item; None when there is none."""
+    def pop(self, now: float, closed: Collection[str] = ()) -> T | None:
+        """The next item of a class that is not `closed`; None when there is none."""
         if not self._size:
             return None
+        waiting = [name for name, queue in self._queues.items() if queue and name not in closed]
+        if not waiting:
+            return None
         self._turn += 1
-        name = self._aged(now) if self._turn % self._floor_every == 0 else None
+        name = self._aged(now, waiting) if self._turn % self._floor_every == 0 else None
         if name is None:
-            name = self._next_in_ring()
+            name = self._next_in_ring(closed)
         self._size -= 1
         return self._queues[name].popleft()[1]
 
@@ -71,18 +74,18 @@ class FairQueue(Generic[T]):
         self._size -= len(out)
         return out
 
-    def _aged(self, now: float) -> str | None:
+    def _aged(self, now: float, waiting: Iterable[str]) -> str | None:
         """The class whose first item has waited longest, if longer than `aging_s`."""
-        heads = [(queue[0][0], name) for name, queue in self._queues.items() if queue]
+        heads = [(self._queues[name][0][0], name) for name in waiting]
         since, name = min(heads)
         return name if now - since > self._aging_s else None
 
-    def _next_in_ring(self) -> str:
+    def _next_in_ring(self, closed: Collection[str]) -> str:
         while True:
             name = self._ring[0]
-            if self._queues[name] and self._deficit > 0:
+            if self._queues[name] and self._deficit > 0 and name not in closed:
                 self._deficit -= 1
                 return name
-            # An empty class keeps no credit: its share goes to those that have work.
+            # An empty or closed class keeps no credit: its share goes to those that have work.
             self._ring.rotate(-1)
             self._deficit = self._weights[self._ring[0]]

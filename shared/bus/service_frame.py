@@ -15,6 +15,7 @@ import structlog
 
 from shared.bus.control import ControlWatcher
 from shared.bus.delivery import Delivery
+from shared.bus.dispatcher import Closed
 from shared.bus.heartbeat import HeartbeatLoop
 from shared.bus.producer import TypedProducer
 from shared.bus.subscriptions import Subscription, group_name
@@ -68,7 +69,7 @@ class ServiceFrame(Generic[M]):
     """One process of one service of one run.
 
     `kind` is what its topics carry, `group_of` names the group of a message; `opens` and `idles` say in words what
-    it waits for while it opens and when it has nothing to do.
+    it waits for while it opens and when it has nothing to do. `closed`, `running` and `look_again`: see `Worker`.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ServiceFrame(Generic[M]):
         concurrency: int,
         opens: str,
         idles: str,
+        closed: Closed | None = None,
     ) -> None:
         self._settings = settings
         self._service: Service = service
@@ -112,7 +114,10 @@ class ServiceFrame(Generic[M]):
             group=group_name(settings, service, workloads),
             on_exhausted=self._give_up,
             accept=self._accept,
+            closed=closed,
         )
+        self.running = self._worker.running
+        self.look_again = self._worker.look_again
 
     async def run(self, craft: Craft[M], stop: asyncio.Event) -> None:
         """Handle records until `stop` is set or the run has ended. Raises what `craft` raises outside records."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from shared.bus.dispatcher import Dispatcher
+from shared.bus.dispatcher import Closed, Dispatcher
 from shared.bus.log_cursor import OffsetLostError
 from shared.bus.losses import LossRecorder
 from shared.bus.meter import BufferMeter
@@ -73,6 +73,7 @@ class Worker:
     are consumed beside them. `handler` sends its outputs through `producer`, awaited, and returns; what it raises
     fails the attempt. After the last attempt `on_exhausted(delivery, error)` is awaited, then the record becomes a
     dead letter. `accept` looks at headers before anything is decoded; what it refuses is finished and counted.
+    `closed(handlers at work by topic)` names topics of which nothing may be started now (see `look_again`).
     `buffer_records`: how many records of one topic may wait in memory before fetching pauses (a fetch may pass it).
     """
 
@@ -90,6 +91,7 @@ class Worker:
         on_exhausted: Exhausted | None = None,
         accept: Callable[[Headers], bool] | None = None,
         buffer_records: int = 2000,
+        closed: Closed | None = None,
     ) -> None:
         delays = retry_topics(settings, service)
         weights: Mapping[str, int] = {
@@ -126,6 +128,7 @@ class Worker:
             meter=self._meter,
             finished=self._finished,
             has_room=self._thread.has_room,
+            closed=closed,
         )
         self._processor.block = self._dispatcher.block
         self._processor.unblock = self._dispatcher.unblock
@@ -177,6 +180,14 @@ class Worker:
             last_progress_s=max(0.0, now - max(self._idle_at, self._dispatcher.finished_at)),
             problem=self._thread.progress.problem(now),
         )
+
+    def running(self) -> Mapping[str, int]:
+        """Handlers at work, by topic; a retry counts for the topic that its record came from."""
+        return self._dispatcher.running()
+
+    def look_again(self) -> None:
+        """A topic may be open that was closed."""
+        self._dispatcher.look_again()
 
     def health(self) -> bool:
         """False while the broker does not answer, records wait and none comes, or a partition stands still."""

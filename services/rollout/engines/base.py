@@ -107,6 +107,10 @@ class EngineLoad:
     version: int
     sampled_tokens: int
     decode_steps: int
+    kv_use: float = 0.0
+    """Share of the key-value room that running requests hold, or have reserved; of `max_batch` where no room is known."""
+    preempted: int = 0
+    """Requests that were pushed out by others and had to be read again."""
 
 
 class Engine(Protocol):

@@ -78,6 +78,14 @@ class Batch:
     def waiting(self) -> int:
         return len(self._admission)
 
+    @property
+    def kv_use(self) -> float:
+        """Share of the block that the running rows have reserved: their number times the longest, as it is admitted.
+        From any thread."""
+        rows = list(self.rows)
+        longest = max((row.tokens for row in rows), default=0)
+        return max(len(rows) * longest / self._admission.max_tokens, len(rows) / self._admission.max_rows)
+
     def submit(self, request: GenerateRequest, ticket: Ticket) -> None:
         uniforms = draws(request.seed, request.max_tokens)
         self._admission.submit(Row(request, ticket, self._now(), uniforms))

@@ -187,6 +187,7 @@ class TransformersEngine:
             version=batch.version if self._attested else -1,
             sampled_tokens=batch.sampled_tokens,
             decode_steps=batch.steps,
+            kv_use=batch.kv_use,
         )
 
     async def watch(self) -> None:
