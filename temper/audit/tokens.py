@@ -1,8 +1,8 @@
 """Every sampled token is booked once, to what became of it.
 
 Invariant checked: what a step books to a fate are the tokens of the attempts that it names with that fate; and all
-steps together book no more than was sampled. `duplicate`, `invalid` and `expired` also hold attempts that no slot names
-(a second attempt, a record for no slot of the run, one that came after its group was given up).
+steps together book no more than was sampled. `duplicate`, `invalid`, `expired` and `surplus` also hold attempts that no
+slot names (a second attempt, a record for no slot of the run, one that came after its group was given up or complete).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from temper.audit.facts import RunFacts
 from temper.audit.finding import Finding
 from temper.audit.slots import SlotBook
 
-UNNAMED = frozenset({"duplicate", "invalid", "expired"})
+UNNAMED = frozenset({"duplicate", "invalid", "expired", "surplus"})
 UNRESOLVED = "unresolved"
 
 

@@ -33,18 +33,20 @@ def test_a_closed_topic_waits_and_the_others_go_on(make_settings: Make) -> None:
                 await gate.wait()
 
         seen = Seen(hold_low)
-        async with producing(settings) as producer:
-            async with working(settings, producer, seen, concurrency=8, closed=closed) as worker:
-                await send_tasks(producer, settings, range(100, 120), priority="low")
-                await until(lambda: worker.running().get(slow) == 2, "two of the slow topic")
-                await send_tasks(producer, settings, range(50))
-                await until(lambda: len(seen.finished) == 50, "all of the other topic")
-                assert most == 2
-                limit = 5
-                worker.look_again()
-                await until(lambda: worker.running().get(slow) == 5, "five of the slow topic")
-                gate.set()
-                await until(lambda: len(seen.finished) == 70, "everything")
-                assert most == 5
+        async with (
+            producing(settings) as producer,
+            working(settings, producer, seen, concurrency=8, closed=closed) as worker,
+        ):
+            await send_tasks(producer, settings, range(100, 120), priority="low")
+            await until(lambda: worker.running().get(slow) == 2, "two of the slow topic")
+            await send_tasks(producer, settings, range(50))
+            await until(lambda: len(seen.finished) == 50, "all of the other topic")
+            assert most == 2
+            limit = 5
+            worker.look_again()
+            await until(lambda: worker.running().get(slow) == 5, "five of the slow topic")
+            gate.set()
+            await until(lambda: len(seen.finished) == 70, "everything")
+            assert most == 5
 
     run(test())
