@@ -203,6 +203,9 @@ class RolloutSettings(Section):
     """Of the engine `openai`: the base URL, `http://host:port/v1`. Its key comes from OPENAI_API_KEY."""
     server_model: str = ""
     """The model's name there; empty: the first that the server lists."""
+    hand_back: Literal["never", "shutdown", "publish"] = "shutdown"
+    """When attempts that run are handed back to their topic, with what was sampled of them, for another process to go on
+    with: at the end of a shutdown's `bus.drain_s`; with `publish` also when a new policy waits to go in."""
     workloads: tuple[str, ...] = ()
     max_batch: int = Field(default=64, ge=1)
     """Sequences decoded together."""

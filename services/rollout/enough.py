@@ -13,16 +13,16 @@ from shared.contracts import Task, Trajectory
 
 
 class Enough:
-    """Counts the attempts of one task as they are sent."""
+    """Counts the attempts of one task as they are sent; `cut` is theirs."""
 
-    def __init__(self, task: Task, send: Callable[[Trajectory], Awaitable[None]]) -> None:
+    def __init__(self, task: Task, send: Callable[[Trajectory], Awaitable[None]], cut: Cut) -> None:
         self._missing = task.sampling.enough or task.sampling.group_size
         self._send = send
-        self.cut = Cut()
+        self._cut = cut
 
     async def send(self, trajectory: Trajectory) -> None:
         await self._send(trajectory)
         if trajectory.stop_reason not in ("infrastructure", "cancelled"):
             self._missing -= 1
             if self._missing == 0:
-                self.cut.ask()
+                self._cut.ask("surplus")

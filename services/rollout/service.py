@@ -16,6 +16,8 @@ from typing import Any, Final
 from services.rollout.adapting import Adapting
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine, EngineLoad
+from services.rollout.engines.gated import GatedEngine
+from services.rollout.handing_back import HandingBack
 from services.rollout.opening import open_and_say_so
 from services.rollout.policies import PolicyFollower
 from services.rollout.single_turn import SingleTurn
@@ -28,6 +30,8 @@ from shared.settings import Settings
 from shared.stopping import unless
 
 SERVICE: Final = "rollout"
+HAND_BACK_S: Final = 5.0
+"""Of the drain, at its end: a decode step, the cut's grace and an acknowledged send."""
 
 
 class RolloutService:
@@ -52,17 +56,30 @@ class RolloutService:
         )
         frame = self._frame
         self._follower = PolicyFollower(settings, engine, frame.store, frame.producer)
+        self._handing_back = None if settings.rollout.hand_back == "never" else HandingBack(self._resend)
+        if self._handing_back and settings.rollout.hand_back == "publish" and isinstance(engine, GatedEngine):
+            engine.before_hold = self._handing_back.ask
+        self._drain_s = settings.bus.drain_s
+        self._stop = asyncio.Event()
         self._single_turn = SingleTurn(
-            engine, codec, frame.tracing, settings.run.seed, worker_id, self._follower.at_least
+            engine,
+            codec,
+            frame.tracing,
+            settings.run.seed,
+            worker_id,
+            self._follower.at_least,
+            self._handing_back,
         )
         self._turns = TurnsWork(
             settings, engine, codec,
             tracing=frame.tracing, worker_id=worker_id, wait_for_policy=self._follower.at_least,
+            handing_back=self._handing_back,
         )  # fmt: skip
         self._rate = _Rate(engine.capacity())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Attempt tasks until `stop` is set or the run has ended. Raises `AttestationError`, `StorageError`."""
+        self._stop = stop
         await self._frame.run(self, stop)
 
     async def open(self) -> None:
@@ -73,7 +90,11 @@ class RolloutService:
         await asyncio.to_thread(self._engine.close)
 
     def beside(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return (self._follower.run(), self._adapting.run(self._frame.running, self._frame.look_again))
+        works = [self._follower.run(), self._adapting.run(self._frame.running, self._frame.look_again)]
+        if self._handing_back is not None:
+            patience_s = self._drain_s - min(HAND_BACK_S, self._drain_s / 2)
+            works.append(self._handing_back.at_the_end(self._stop, patience_s))
+        return works
 
     async def handle(self, delivery: Delivery[Task]) -> None:
         """One task to its trajectories."""
@@ -109,6 +130,12 @@ class RolloutService:
             deadline_ms=trajectory.deadline_ms,
         )
         await self._frame.producer.send(topic, trajectory, headers)
+
+    async def _resend(self, task: Task) -> None:
+        topic = self._frame.names.tasks(task.workload, task.priority)
+        await self._frame.producer.send(
+            topic, task, Headers(attempt=task.attempt, deadline_ms=task.deadline_ms)
+        )
 
     def _span(self, delivery: Delivery[Task]) -> contextlib.AbstractContextManager[Any]:
         task = delivery.message
@@ -152,6 +179,7 @@ class RolloutService:
             "policy_load_seconds": self._follower.load_seconds,
             "policy_moved_bytes": self._follower.moved_bytes,
             "sandbox_sessions": self._turns.sessions,
+            "handed_back": 0 if self._handing_back is None else self._handing_back.count,
             **self._adapting.gauges(),
         }
 

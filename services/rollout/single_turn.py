@@ -8,18 +8,21 @@ its group again as a new attempt, or gives the group up, and a fault told here w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from services.rollout import episodes
 from services.rollout.chat import ChatCodec, Prompt
+from services.rollout.continuing import Course, OtherContextError, joined, rest_of
 from services.rollout.engines.base import NOTHING, Engine, GenerateRequest, Generation
 from services.rollout.engines.cut import Cut, unless_cut
 from services.rollout.enough import Enough
+from services.rollout.handing_back import HandingBack
 from services.rollout.seeds import sample_seed
 from shared.contracts import Slot, Task, Timings, Trajectory
 from shared.errors import ContractError
@@ -44,6 +47,7 @@ class SingleTurn:
     run_seed: int
     worker_id: str
     wait_for_policy: WaitForPolicy
+    handing_back: HandingBack | None = None
 
     async def attempt(self, task: Task, send: Send) -> None:
         """Raises `ContractError` (a task of another kind), `TemplateFault`, `GenerationFault`, `BusError`."""
@@ -83,17 +87,20 @@ class SingleTurn:
         except TimeoutError as error:
             raise _ExpiredError(f"policy {task.min_policy_version} came") from error
         waited = time.monotonic() - began
-        enough = Enough(task, send)
-        ends = await asyncio.gather(
-            *(self._sample(task, slot, prompt, waited, enough) for slot in task.slots()),
-            return_exceptions=True,
-        )
+        with self.handing_back.cut() if self.handing_back else contextlib.nullcontext(Cut()) as cut:
+            enough = Enough(task, send, cut)
+            ends = await asyncio.gather(
+                *(self._sample(task, slot, prompt, waited, cut=cut, enough=enough) for slot in task.slots()),
+                return_exceptions=True,
+            )
         failures = [end for end in ends if isinstance(end, BaseException)]
         # A failure that is none of the clock's is worth the retry, whatever else expired beside it.
         for failure in sorted(failures, key=lambda failure: isinstance(failure, _ExpiredError)):
             raise failure
 
-    async def _sample(self, task: Task, slot: Slot, prompt: Prompt, waited: float, enough: Enough) -> None:
+    async def _sample(
+        self, task: Task, slot: Slot, prompt: Prompt, waited: float, *, cut: Cut, enough: Enough
+    ) -> None:
         limit = min(task.limits.context_tokens, self.engine.longest)
         room = limit - len(prompt.ids)
         with self.tracing.span("sample") as span:
@@ -101,7 +108,17 @@ class SingleTurn:
             if room < 1:
                 trajectory = episodes.no_room(task, slot, prompt, limit, self._sign())
             else:
-                trajectory = await self._generate(task, slot, prompt, waited, room=room, cut=enough.cut)
+                course = Course(task.continuation)
+                began = time.monotonic()
+                made = await self._generate(task, slot, prompt, course, room=room, cut=cut)
+                if made.stop_reason == "cut" and cut.reason == "hand_back" and self.handing_back:
+                    span.set_attribute("temper.stop_reason", "handed_back")
+                    await self.handing_back.send(task, slot, course)
+                    return
+                timings = _timings(task, made, waited, waited + time.monotonic() - began)
+                trajectory = episodes.sampled(
+                    task, slot, prompt, made, text=self.codec.text(made.token_ids), by=self._sign(timings)
+                )
             span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
             span.set_attribute("temper.policy_version", trajectory.last_version)
             span.set_attribute("temper.stop_reason", trajectory.stop_reason)
@@ -109,31 +126,41 @@ class SingleTurn:
             await enough.send(trajectory)
 
     async def _generate(
-        self, task: Task, slot: Slot, prompt: Prompt, waited: float, *, room: int, cut: Cut
-    ) -> Trajectory:
+        self, task: Task, slot: Slot, prompt: Prompt, course: Course, *, room: int, cut: Cut
+    ) -> Generation:
         sampling = task.sampling
         run_seed = self.run_seed if sampling.seed is None else sampling.seed
+        try:
+            begun = course.begun(0, prompt.ids)
+        except OtherContextError as error:
+            _log.warning(
+                "attempt.starts_again", group=task.group_id, sample=slot.sample_index, reason=str(error)
+            )
+            begun = None
+        context, left = prompt.ids, min(sampling.max_tokens, room)
+        if begun is not None:
+            context, left = rest_of(context, begun, left)
+            if left < 1:
+                return replace(begun, stop_reason="length")
         request = GenerateRequest(
             request_id=f"{slot.group_id}/{slot.sample_index}",
-            prompt_ids=prompt.ids,
-            max_tokens=min(sampling.max_tokens, room),
+            prompt_ids=context,
+            max_tokens=left,
             stop_ids=self.codec.stop_ids,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            seed=sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt),
+            seed=sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt, course.hops),
             exact=task.purpose == "train",
             cut=cut,
         )
-        began = time.monotonic()
         try:
             async with asyncio.timeout(min(task.limits.wall_seconds, _remaining_s(task))):
                 made = await unless_cut(cut, self.engine.generate(request)) or NOTHING
         except TimeoutError as error:
             raise _ExpiredError(f"sample {slot.sample_index} was done") from error
-        timings = _timings(task, made, waited, waited + time.monotonic() - began)
-        return episodes.sampled(
-            task, slot, prompt, made, text=self.codec.text(made.token_ids), by=self._sign(timings)
-        )
+        made = made if begun is None else joined(begun, made)
+        course.made(made, prompt.ids)
+        return made
 
     async def give_up(self, task: Task, reason: str, send: Send) -> None:
         """One trajectory a slot that says why there is no attempt."""

@@ -3,6 +3,7 @@
 from shared.contracts.arrays import Float32Array, Int32Array, MaskArray
 from shared.contracts.base import Message
 from shared.contracts.codec import MESSAGES, decode, encode, schema_header
+from shared.contracts.continuation import Continuation, SampledTurn
 from shared.contracts.control import Control, DomainResult, Evaluation
 from shared.contracts.headers import Headers
 from shared.contracts.policy import Canary, DeltaRef, Policy, TensorEntry, WeightsRef
@@ -24,9 +25,9 @@ from shared.contracts.trajectory import (
 from shared.contracts.worker import Heartbeat, Service, WorkerState
 
 __all__ = [
-    "FAULTS", "MESSAGES", "NOT_SAMPLED", "Canary", "ChatMessage", "Control", "DeltaRef", "DomainRef", "DomainResult",
+    "FAULTS", "MESSAGES", "NOT_SAMPLED", "Canary", "ChatMessage", "Continuation", "Control", "DeltaRef", "DomainRef", "DomainResult",
     "DomainReward", "Evaluation", "Fate", "Float32Array", "GroupFate", "Headers", "Heartbeat", "Int32Array",
-    "Limits", "MaskArray", "Message", "Notice", "Policy", "Purpose", "Reward", "Role", "RoleSpan", "Sampling",
+    "Limits", "MaskArray", "Message", "Notice", "Policy", "Purpose", "Reward", "Role", "RoleSpan", "SampledTurn", "Sampling",
     "SamplingMode", "Sequence", "Service", "Slot", "Stage", "Step", "StopReason", "Task", "TensorEntry", "Timings",
     "ToolCall", "Trajectory", "Verdict", "VersionSpan", "WeightsRef", "WorkerState", "decode", "encode", "schema_header",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from shared.contracts.base import Message, Part
+from shared.contracts.continuation import Continuation
 from shared.contracts.slot import Purpose, Slot, Stage
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -83,6 +84,8 @@ class Task(Message):
     limits: Limits = Limits()
     min_policy_version: int = Field(default=0, ge=0)
     """An attempt starts only on a policy at least this new (current − max_lag when it was scheduled)."""
+    continuation: Continuation | None = None
+    """Of an attempt that another process has begun and handed back; the task is of its slot alone."""
     attempt: int = Field(default=1, ge=1)
     created_ms: int = 0
     deadline_ms: int = 0
@@ -102,6 +105,8 @@ class Task(Message):
             )
         if self.sampling.first_sample_index + self.sampling.samples > self.sampling.group_size:
             raise ValueError("sampling: first_sample_index + samples passes group_size")
+        if self.continuation is not None and (self.demonstration or self.sampling.samples != 1):
+            raise ValueError("a continuation is of one sampled slot")
         if self.sampling.enough > self.sampling.group_size:
             raise ValueError("sampling: enough passes group_size")
         return self

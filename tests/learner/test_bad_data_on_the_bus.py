@@ -165,7 +165,7 @@ def test_every_sampled_token_is_booked_to_its_cause(runs: dict[str, tuple[World,
     step = step_of(runs["spoilt"][0])
     sampled = {
         fate: sum(d.spoil(name_of(0)).sampled_tokens() for d in DEFECTS if d.fate == fate)
-        for fate in ("invalid", "over_length", "faulted", "unverifiable")
+        for fate in ("invalid", "over_length", "faulted", "unverifiable", "surplus")
     }
     # Three spoilt rewards left attempts that were never judged: another attempt took their slot.
     unjudged = sum(defect.of == "reward" for defect in UNREADABLE)

@@ -79,7 +79,7 @@ def test_work_that_does_not_heed_a_cut_is_dropped_after_the_grace() -> None:
                 ended.set()
             return "whole"
 
-        asyncio.get_running_loop().call_later(0.01, cut.ask)
+        asyncio.get_running_loop().call_later(0.01, cut.ask, "surplus")
         assert await unless_cut(cut, deaf(), grace_s=0.01) is None
         assert ended.is_set()
 

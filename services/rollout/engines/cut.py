@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 R = TypeVar("R")
+Reason = Literal["", "surplus", "hand_back"]
+"""surplus: nobody wants the rest. hand_back: another process goes on with it."""
 
 GRACE_S: Final = 2.0
 """From the word to the answer: a decode step and the thread's turn, on a busy machine."""
 
 
 class Cut:
-    """Asked on the event loop, looked at from any thread."""
+    """Asked on the event loop, looked at from any thread. The first reason stays."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.reason: Reason = ""
 
     @property
     def asked(self) -> bool:
         return self._event.is_set()
 
-    def ask(self) -> None:
+    def ask(self, reason: Reason) -> None:
+        self.reason = self.reason or reason
         self._event.set()
 
     async def wait(self) -> None:

@@ -7,6 +7,7 @@ load came to: one that could not attest its weights samples nothing by its own c
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class GatedEngine:
         self._gate = Gate(mode, engine.capacity().max_batch)
         self.pause_seconds = 0.0
         """Of the last load: from the pause to the resumption."""
+        self.before_hold: Callable[[], None] = lambda: None
+        """Called when a new policy is about to wait for what the mode protects."""
 
     @property
     def name(self) -> str:
@@ -58,6 +61,7 @@ class GatedEngine:
         await self.engine.resume()
 
     async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
+        self.before_hold()
         async with self._gate.hold():
             began = time.monotonic()
             await self.engine.pause()

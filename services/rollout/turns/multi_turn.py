@@ -7,6 +7,7 @@ the task's deadline passes and nothing is said.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,10 @@ from typing import Protocol
 import structlog
 
 from services.rollout import episodes
+from services.rollout.continuing import Course, OtherContextError
+from services.rollout.engines.cut import Cut
 from services.rollout.enough import Enough
+from services.rollout.handing_back import HandingBack
 from services.rollout.seeds import sample_seed
 from services.rollout.turns.episode import End
 from shared.contracts import Slot, Task, Timings, Trajectory
@@ -43,6 +47,7 @@ class MultiTurn:
     run_seed: int
     worker_id: str
     wait_for_policy: WaitForPolicy
+    handing_back: HandingBack | None = None
 
     async def attempt(self, task: Task, send: Send) -> None:
         """Raises what `Runner.attempt` raises, and `BusError`."""
@@ -61,25 +66,39 @@ class MultiTurn:
 
     async def _all(self, task: Task, waited: float, send: Send) -> None:
         """Every slot to its end before a failure is told: what is complete is sent."""
-        enough = Enough(task, send)
-        works = [asyncio.ensure_future(self._one(task, slot, waited, enough)) for slot in task.slots()]
-        try:
-            ends = await asyncio.gather(*works, return_exceptions=True)
-        finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+        with self.handing_back.cut() if self.handing_back else contextlib.nullcontext(Cut()) as cut:
+            enough = Enough(task, send, cut)
+            works = [
+                asyncio.ensure_future(self._one(task, slot, waited, cut=cut, enough=enough))
+                for slot in task.slots()
+            ]
+            try:
+                ends = await asyncio.gather(*works, return_exceptions=True)
+            finally:
+                for work in works:
+                    work.cancel()
+                await asyncio.gather(*works, return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
 
-    async def _one(self, task: Task, slot: Slot, waited: float, enough: Enough) -> None:
-        run_seed = self.run_seed if task.sampling.seed is None else task.sampling.seed
-        seed = sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt)
+    async def _one(self, task: Task, slot: Slot, waited: float, *, cut: Cut, enough: Enough) -> None:
         began = time.monotonic()
         with self.tracing.span("episode") as span:
             span.set_attribute("temper.sample", slot.sample_index)
-            end = await self.runner_of(task).attempt(task, slot, seed, enough.cut)
+            course = Course(task.continuation)
+            try:
+                end = await self._end(task, slot, cut, course)
+            except OtherContextError as error:
+                _log.warning(
+                    "attempt.starts_again", group=task.group_id, sample=slot.sample_index, reason=str(error)
+                )
+                course = course.again()
+                end = await self._end(task, slot, cut, course)
+            if end.stop_reason == "cancelled" and cut.reason == "hand_back" and self.handing_back:
+                span.set_attribute("temper.stop_reason", "handed_back")
+                await self.handing_back.send(task, slot, course)
+                return
             timings = _timings(task, end, waited, waited + time.monotonic() - began)
             trajectory = episodes.of_turns(task, slot, end, self._sign(timings))
             span.set_attribute("temper.trajectory_id", trajectory.trajectory_id)
@@ -90,6 +109,11 @@ class MultiTurn:
             span.set_attribute("temper.tool_calls", len(trajectory.tool_calls))
             span.set_attribute("temper.malformed_calls", trajectory.malformed_calls)
             await enough.send(trajectory)
+
+    async def _end(self, task: Task, slot: Slot, cut: Cut, course: Course) -> End:
+        run_seed = self.run_seed if task.sampling.seed is None else task.sampling.seed
+        seed = sample_seed(run_seed, slot.group_id, slot.sample_index, task.attempt, course.hops)
+        return await self.runner_of(task).attempt(task, slot, seed, cut, course)
 
     def _sign(self, timings: Timings) -> episodes.Signature:
         return episodes.Signature(

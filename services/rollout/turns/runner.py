@@ -15,6 +15,7 @@ from typing import Protocol
 from services.rollout.context.notes import FOLDER, Notes
 from services.rollout.context.retrieve import Retrieve
 from services.rollout.context.segments import ContextPolicy
+from services.rollout.continuing import Course
 from services.rollout.engines.base import Engine
 from services.rollout.engines.cut import Cut
 from services.rollout.formats.choose import choose
@@ -27,6 +28,7 @@ from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End, Episode
 from services.rollout.turns.making_room import RoomMaker
 from services.rollout.turns.replay import Replay
+from services.rollout.turns.resuming import Resuming
 from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Slot, Task, ToolCall
@@ -73,15 +75,19 @@ class Runner:
     told: Callable[[ToolCall], None] = lambda call: None
     """Of every tool call of every attempt, as soon as it is over."""
 
-    async def attempt(self, task: Task, slot: Slot, seed: int, cut: Cut | None = None) -> End:
-        """One attempt at `task`, to the end or to the cut. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
+    async def attempt(
+        self, task: Task, slot: Slot, seed: int, cut: Cut | None = None, course: Course | None = None
+    ) -> End:
+        """One attempt at `task`, to the end or to the cut; `course` has what was sampled of it before. Raises `ContractError`, `ConfigError`, `TemplateFault` for a task that cannot be
         attempted here, `GenerationFault`, `SandboxFault` and `ToolFault` for what went wrong on our side."""
         if task.rejected:
             raise ContractError(f"task {task.group_id}: a pair of answers with tools or turns cannot be told")
         budgets = Budgets.of(task, self.engine.longest)
         name = f"{slot.group_id}/{slot.sample_index}"
         async with self._lent(task, budgets.wall_s) as lent:
-            episode = self._episode(task, name, seed, budgets, lent=lent, cut=cut)
+            course = course or Course()
+            course.lost = lent is not None  # what is in a sandbox stays there
+            episode = self._episode(task, name, seed, budgets, lent=lent, cut=cut, course=course)
             async with self.turns_of(name):
                 end = await episode.run(task.messages)
             if lent is not None:
@@ -95,7 +101,15 @@ class Runner:
         return end
 
     def _episode(
-        self, task: Task, name: str, seed: int, budgets: Budgets, *, lent: Lent | None, cut: Cut | None
+        self,
+        task: Task,
+        name: str,
+        seed: int,
+        budgets: Budgets,
+        *,
+        lent: Lent | None,
+        cut: Cut | None,
+        course: Course,
     ) -> Episode:
         session = lent.session if lent else None
         notes = Notes(session)
@@ -113,15 +127,18 @@ class Runner:
         sampler: Speaks = (
             Replay.of(task.demonstration, adapter.format, self.tokens, task.group_id)
             if task.demonstration
-            else Sampler(
-                engine=self.engine,
-                request_id=name,
-                stop_ids=self.tokens.stop_ids,
-                temperature=task.sampling.temperature,
-                top_p=task.sampling.top_p,
-                seed=seed,
-                exact=task.purpose == "train",
-                cut=cut,
+            else Resuming(
+                Sampler(
+                    engine=self.engine,
+                    request_id=name,
+                    stop_ids=self.tokens.stop_ids,
+                    temperature=task.sampling.temperature,
+                    top_p=task.sampling.top_p,
+                    seed=seed,
+                    exact=task.purpose == "train",
+                    cut=cut,
+                ),
+                course,
             )
         )
         policy = self.context

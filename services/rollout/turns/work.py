@@ -15,6 +15,7 @@ from services.rollout.agent.attempt import AgentRunner
 from services.rollout.agent.endpoint import Endpoint
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine
+from services.rollout.handing_back import HandingBack
 from services.rollout.turns.multi_turn import Attempts, MultiTurn, Send, WaitForPolicy
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
@@ -44,8 +45,10 @@ class TurnsWork:
         worker_id: str,
         wait_for_policy: WaitForPolicy,
         told: Callable[[ToolCall], None] = lambda call: None,
+        handing_back: HandingBack | None = None,
     ) -> None:
-        """`told`: of every tool call, as soon as it is over."""
+        """`told`: of every tool call, as soon as it is over. `handing_back` None: attempts end here or not at all."""
+        self._handing_back = handing_back
         self._told = told
         self._settings = settings
         self._engine = engine
@@ -104,6 +107,7 @@ class TurnsWork:
             self._settings.run.seed,
             self._worker_id,
             self._wait_for_policy,
+            self._handing_back,
         )
 
     def _program(self, domain: Domain, name: str) -> AgentProgram | None:

@@ -320,11 +320,11 @@ def test_a_cut_request_is_what_there_is_of_it(opened: Any, name: str) -> None:
     async def run() -> tuple[Generation, Generation, Generation]:
         await subject.serve()
         cut, early = Cut(), Cut()
-        early.ask()
+        early.ask("surplus")
         other = asyncio.create_task(subject.engine.generate(long_request(2)))
         asked = asyncio.create_task(subject.engine.generate(long_request(1, cut=cut)))
         await asyncio.sleep(0.01)
-        cut.ask()
+        cut.ask("surplus")
         made = await asked
         return made, await other, await subject.engine.generate(long_request(3, cut=early))
 

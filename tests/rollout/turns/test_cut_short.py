@@ -23,7 +23,7 @@ def test_it_ends_between_turns_or_in_a_tool(tiny_tokenizer: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
-            cut.ask()
+            cut.ask("surplus")
         return "again"
 
     end = asyncio.run(episode(engine, tokens, toolset=Toolset((make_tool(wait),)), cut=cut).run((USER,)))
