@@ -143,7 +143,7 @@ class Trajectory(Message):
     def _faults_speak(self) -> Trajectory:
         if self.stop_reason == "infrastructure" and not self.fault:
             raise ValueError("a trajectory with stop_reason 'infrastructure' must say its fault")
-        if self.stop_reason != "infrastructure" and not self.sequences:
+        if self.stop_reason not in ("infrastructure", "cancelled") and not self.sequences:
             raise ValueError(f"a trajectory with stop_reason {self.stop_reason!r} has no sequence")
         return self
 

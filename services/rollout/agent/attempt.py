@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from services.rollout.agent.desk import Desk
 from services.rollout.agent.endpoint import Endpoint
+from services.rollout.continuing import Course
 from services.rollout.engines.base import Engine
+from services.rollout.engines.cut import Cut
 from services.rollout.formats.choose import Adapter
 from services.rollout.tools.workspace import with_files
 from services.rollout.turns.budgets import Budgets
@@ -64,10 +66,14 @@ class AgentRunner:
     turns_of: Callable[[str], AbstractAsyncContextManager[None]] = lambda name: contextlib.nullcontext()
     told: Callable[[ToolCall], None] = lambda call: None
 
-    async def attempt(self, task: Task, slot: Slot, seed: int) -> End:
-        """Raises `ContractError` for a task that cannot be attempted so, `AgentFault`, `GenerationFault` and
+    async def attempt(
+        self, task: Task, slot: Slot, seed: int, cut: Cut | None = None, course: Course | None = None
+    ) -> End:
+        """What a program did is in its sandbox: handed back, it starts again. Raises `ContractError` for a task that cannot be attempted so, `AgentFault`, `GenerationFault` and
         `SandboxFault` for what went wrong on our side."""
-        program = self.program
+        if course is not None:
+            course.lost = True
+        program, cut = self.program, cut or Cut()
         budgets = Budgets.of(task, self.engine.longest)
         name = f"{slot.group_id}/{slot.sample_index}"
         desk = self._desk(task, name, seed, budgets, program)
@@ -76,13 +82,13 @@ class AgentRunner:
             lease = self.sessions.lease(with_files(files), budgets.wall_s + LEASE_GRACE_S)
             async with lease as lent:
                 async with self.turns_of(name):
-                    ran, seconds = await self._run(lent.session, program, task, desk, budgets)
+                    ran, seconds = await self._run(lent.session, program, task, desk, budgets, cut=cut)
                 left = await left_behind(lent.session, files, self.keeping, (FOLDER,))
         except (WorkspaceRefusal, ToolRefusal) as error:
             raise ContractError(
                 f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
             ) from error
-        if not desk.answered:
+        if not desk.answered and not cut.asked:
             raise _never_asked(task, program, desk, ran)
         end = _end(program, desk, ran, seconds, {**left, **_told(program, desk, ran)})
         if task.demonstration and end.stop_reason != "stop":
@@ -118,7 +124,7 @@ class AgentRunner:
         )
 
     async def _run(
-        self, session: Session, program: AgentProgram, task: Task, desk: Desk, budgets: Budgets
+        self, session: Session, program: AgentProgram, task: Task, desk: Desk, budgets: Budgets, *, cut: Cut
     ) -> tuple[Result | None, float]:
         """What became of the program, None where we ended it; and the seconds that it took."""
         key = self.endpoint.opened(desk)
@@ -133,15 +139,18 @@ class AgentRunner:
         )
         run = asyncio.ensure_future(session.exec(command, limits))
         over = asyncio.ensure_future(desk.over.wait())
+        asked = asyncio.ensure_future(cut.wait())
         try:
-            await asyncio.wait({run, over}, timeout=budgets.wall_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {run, over, asked}, timeout=budgets.wall_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if not run.done() and not desk.over.is_set():
-                desk.ended_by = "deadline"
+                desk.ended_by = "cancelled" if cut.asked else "deadline"
             result = run.result() if run.done() else None
         finally:
-            for one in (run, over):
+            for one in (run, over, asked):
                 one.cancel()
-            await asyncio.gather(run, over, return_exceptions=True)
+            await asyncio.gather(run, over, asked, return_exceptions=True)
             await self.endpoint.closed(key)
         if desk.fault is not None:
             raise desk.fault

@@ -214,7 +214,9 @@ class Desk:
         self._lines.answered(line, made, uttered)
         now = self.clock()
         self._open.update({number: _Called(call, self._spent.turns - 1, now) for number, call in calls})
-        finish: Literal["stop", "length", "tool_calls"] = "tool_calls" if calls else made.stop_reason
+        finish: Literal["stop", "length", "tool_calls"] = (
+            "tool_calls" if calls else "length" if made.stop_reason == "length" else "stop"
+        )
         return Answer(text, calls, finish, before, len(made.token_ids))
 
     def _read(self, line: Line, asked: Asked, made: Generation) -> tuple[str, tuple[tuple[str, Call], ...]]:

@@ -34,7 +34,8 @@ WaitForPolicy = Callable[[int], Awaitable[int]]
 class Attempts(Protocol):
     """Who makes one attempt: `Runner`, or `AgentRunner`."""
 
-    async def attempt(self, task: Task, slot: Slot, seed: int) -> End: ...
+    async def attempt(self, task: Task, slot: Slot, seed: int, cut: Cut | None, course: Course) -> End:
+        """`cut` ends it as `cancelled`; `course` has what was sampled of it before, and takes what is now."""
 
 
 @dataclass(frozen=True, slots=True)
