@@ -35,10 +35,12 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
-    version: int
+class _Way:
+    """From a file that lies here, by the deltas that follow it."""
+
     sha256: str
     path: Path
+    deltas: tuple[DeltaRef, ...]
 
 
 class PolicyPull:
@@ -47,7 +49,7 @@ class PolicyPull:
     def __init__(self, store: ObjectStore, cache: ObjectCache) -> None:
         self._store = store
         self._cache = cache
-        self._base: _Base | None = None
+        self._served: tuple[str, Path] | None = None
 
     def get(self, policy: Policy, *, afresh: bool = False) -> Pulled:
         """`afresh`: nothing that lies here is trusted, and no delta.
@@ -74,7 +76,7 @@ class PolicyPull:
 
     def served(self, policy: Policy, pulled: Pulled) -> None:
         """The engine has it: what else lies here may go."""
-        self._base = _Base(policy.version, policy.weights.sha256, pulled.path)
+        self._served = (policy.weights.sha256, pulled.path)
         self._cache.keep_only(pulled.path)
         self._cache.tidy()
 
@@ -86,16 +88,15 @@ class PolicyPull:
         self._cache.close()
 
     def _by_delta(self, policy: Policy) -> tuple[Path | None, int]:
-        base, chain = self._base, self._chain(policy)
-        if base is None or not chain:
+        way, moved = self._way(policy), 0
+        if way is None:
             return None, 0
-        moved = 0
 
         def build(scratch: Path) -> str:
             nonlocal moved
-            files = [self._cache.fetch(self._store, delta.uri, delta.sha256) for delta in chain]
-            moved = sum(delta.size_bytes for delta in chain)
-            return rebuild(WeightsFile(base.path), base.sha256, [DeltaFile(file) for file in files], scratch)
+            files = [self._cache.fetch(self._store, delta.uri, delta.sha256) for delta in way.deltas]
+            moved = sum(delta.size_bytes for delta in way.deltas)
+            return rebuild(WeightsFile(way.path), way.sha256, [DeltaFile(file) for file in files], scratch)
 
         try:
             return self._cache.make(policy.weights.sha256, build), moved
@@ -105,12 +106,23 @@ class PolicyPull:
             )
             return None, 0
 
-    def _chain(self, policy: Policy) -> tuple[DeltaRef, ...]:
-        """The deltas from what is served to `policy`; none where the full weights are fewer bytes."""
-        base = self._base
-        for number, delta in enumerate(policy.deltas):
-            if base is not None and delta.base_sha256 == base.sha256:
-                rest = policy.deltas[number:]
-                total = sum(delta.size_bytes for delta in rest)
-                return rest if total < policy.weights.size_bytes else ()
-        return ()
+    def _way(self, policy: Policy) -> _Way | None:
+        """The shortest one; None where no base lies here, or the full weights are fewer bytes.
+
+        A base is what is served, or what a process before this one, or beside it, has left in the cache.
+        """
+        total = 0
+        for number in reversed(range(len(policy.deltas))):
+            delta = policy.deltas[number]
+            total += delta.size_bytes
+            if total >= policy.weights.size_bytes:
+                return None
+            base = self._at(delta.base_sha256)
+            if base is not None:
+                return _Way(delta.base_sha256, base, policy.deltas[number:])
+        return None
+
+    def _at(self, sha256: str) -> Path | None:
+        if self._served is not None and self._served[0] == sha256:
+            return self._served[1]
+        return self._cache.find(sha256)

@@ -59,6 +59,11 @@ class ObjectCache:
                 if self._hold(path):
                     return path
 
+    def find(self, sha256: str) -> Path | None:
+        """What this folder has under a digest, held; what lies there is as good as whoever left it made it."""
+        path = self.folder / sha256
+        return path if self._hold(path) else None
+
     def let_go(self, path: Path) -> None:
         """Others may remove it from now on. What is not held: nothing happens."""
         descriptor = self._held.pop(path, None)

@@ -213,6 +213,21 @@ def test_processes_that_share_a_cache_rebuild_once(tmp_path: Path) -> None:
     assert (tmp_path / policy.weights.sha256).is_file(), "the first still serves it"
 
 
+def test_a_process_that_is_started_again_goes_on_from_what_it_had(tmp_path: Path) -> None:
+    store = far_store()
+    publisher = Publisher(store)
+    before = Follower(store, tmp_path)
+    before.follow(publisher.publish())
+    before.pull.close()
+    policy, after = publisher.publish(), Follower(store, tmp_path)
+    assert after.follow(policy) == publisher.full(1) and after.ways == ["delta"]
+    after.pull.close()
+    # Half of a file under its name, as a machine that went down may leave it.
+    (tmp_path / policy.weights.sha256).write_bytes(publisher.full(1)[:1000])
+    policy, third = publisher.publish(), Follower(store, tmp_path)
+    assert third.follow(policy) == publisher.full(2) and third.ways == ["full"]
+
+
 def test_another_shape_is_announced_as_full_weights() -> None:
     store = far_store()
     publisher = Publisher(store)
