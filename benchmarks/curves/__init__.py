@@ -1,6 +1,6 @@
 """Reward curves of our learner against TRL's GRPOTrainer: the same model, prompts, objective and numbers.
 
-`python -m benchmarks.curves [--seeds 3] [--steps 60] [model]`.
+`python -m benchmarks.curves [--seeds 3] [--steps 80] [model]`.
 
 * Tasks: a contextual bandit (eight prompts, ten arms, each a token; every prompt has its own order of pays) from
   random weights, and one-digit sums from weights that a few demonstrations have taught to be right at times.

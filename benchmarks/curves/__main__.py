@@ -13,7 +13,7 @@ from benchmarks.figures import show
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.curves")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("model", nargs="?", type=Path, default=Path("models/tiny"))
     given = parser.parse_args()
     for line in measure(given.model, given.seeds, given.steps):

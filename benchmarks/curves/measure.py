@@ -17,12 +17,12 @@ from benchmarks.figures import figure
 from benchmarks.learner_step.sides import TRL_PYTHON, trl_python
 
 HERE = Path(__file__).parent
-PROMPTS, GROUP = 8, 8
+PROMPTS, GROUP = 16, 8
 MAX_TOKENS = {"bandit": 1, "arithmetic": 4}
-RATES = {"bandit": 1e-3, "arithmetic": 5e-4}
+RATES = {"bandit": 3e-4, "arithmetic": 5e-4}
 
 
-def measure(model: Path, seeds: int = 3, steps: int = 60) -> Iterator[dict[str, Any]]:
+def measure(model: Path, seeds: int = 3, steps: int = 80) -> Iterator[dict[str, Any]]:
     """Blocking, in processes of their own: one thread each, one side after the other."""
     from benchmarks.curves.ours import warm_start
 
