@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -228,6 +229,21 @@ def test_a_stage_that_ends_expires_what_is_left_and_what_comes_late() -> None:
     ]
     assert feed.intake.ledger.take()[0] == {"expired": 6}
     assert feed.intake.buffered == 1
+
+
+def test_what_no_step_has_booked_yet_is_booked_after_a_restart() -> None:
+    """A checkpoint waits for the one before it, and records are read meanwhile: its offsets are past them."""
+    feed = Feed()
+    feed(trajectory("0-rl-0000000", 0))
+    for attempt in ("a", "b"):
+        feed(trajectory("0-rl-0000001", 0, name=attempt))
+    feed(reward(trajectory("0-rl-0000001", 0, name="a")))
+    feed.intake.abandon(["0-rl-0000000"])
+    state = json.loads(json.dumps(feed.intake.to_state({("t", 0): feed.offset})))
+    again = Intake(RUN, [2], state)
+    assert again.take_fates() == feed.intake.take_fates() and again.take_fates() == ()
+    assert again.ledger.take() == feed.intake.ledger.take() == ({"duplicate": 2, "expired": 2}, 6)
+    assert again.ledger.take() == ({}, 0)
 
 
 def test_abandoned_groups_expire_once_and_complete_ones_are_kept() -> None:

@@ -43,11 +43,13 @@ class Intake:
         self._open: dict[str, OpenGroup] = {}
         self._ready: dict[str, int] = {}
         self._judgements: dict[str, tuple[Terms, JudgedGroup]] = {}
-        self._fates: list[GroupFate] = []
         self._offsets = OffsetBook()
-        self.ledger = Ledger()
         self.duplicates = 0
         state = state or {}
+        # Read while a checkpoint waited for its turn: after the step that it covers was booked, and before its offsets.
+        unbooked = state.get("unbooked", {})
+        self._fates = [GroupFate.model_validate(fate) for fate in unbooked.get("groups", ())]
+        self.ledger = Ledger(unbooked.get("ledger"))
         self.resolved = ResolvedGroups.from_state(state["resolved"]) if state else ResolvedGroups()
         self._expired: dict[str, None] = dict.fromkeys(state.get("expired", ()))
         self._surplus: dict[str, list[int]] = dict(state.get("surplus", {}))
@@ -209,6 +211,10 @@ class Intake:
             "closed_before": self._closed_before,
             "ready": sorted(self._ready, key=self._ready.__getitem__),
             "offsets": self._offsets.to_state(positions),
+            "unbooked": {
+                "groups": [fate.model_dump(mode="json", exclude_defaults=True) for fate in self._fates],
+                "ledger": self.ledger.to_state(),
+            },
         }
 
     # Inside

@@ -6,7 +6,8 @@ Invariant: nothing but `trained` counts as output; the sum over fates is everyth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from shared.contracts import Fate, Trajectory
 
@@ -17,11 +18,12 @@ def prompt_tokens(trajectory: Trajectory) -> int:
 
 
 class Ledger:
-    """Sampled tokens by fate since it was last taken."""
+    """Sampled tokens by fate since it was last taken; `state` is what `to_state` returned."""
 
-    def __init__(self) -> None:
-        self._tokens: Counter[str] = Counter()
-        self._prompt = 0
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self._tokens: Counter[str] = Counter(state.get("tokens", {}))
+        self._prompt: int = state.get("prompt", 0)
 
     def book(self, fate: Fate, trajectories: Iterable[Trajectory]) -> None:
         for trajectory in trajectories:
@@ -34,6 +36,10 @@ class Ledger:
         self._tokens.clear()
         self._prompt = 0
         return tokens, prompt
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON: what no step has taken yet."""
+        return {"tokens": dict(sorted(self._tokens.items())), "prompt": self._prompt}
 
 
 def effective_throughput(trained_trajectories: int, seconds: float, accelerators: int = 1) -> float:
