@@ -303,10 +303,22 @@ class ParallelSettings(Section):
     """How long a process waits for another before all of them end."""
 
 
+class LoraSettings(Section):
+    """Trains low-rank adapters beside the model's weights, which stay as they are; policies are published as adapters."""
+
+    rank: int = Field(default=0, ge=0)
+    """0: the weights themselves are trained."""
+    alpha: float = Field(default=0.0, ge=0)
+    """What an adapter adds is scaled by alpha / rank; 0: as large as the rank."""
+    targets: tuple[str, ...] = ()
+    """Linear layers by the end of their name, such as "q_proj"; none: all but the head."""
+
+
 class LearnerSettings(Section):
     processes: int = Field(default=1, ge=1)
     """Of the one learner, on this machine; `torchrun` starts them on several."""
     parallel: ParallelSettings = ParallelSettings()
+    lora: LoraSettings = LoraSettings()
     micro_batch_tokens: int = Field(default=4096, ge=16)
     """Padded tokens in one forward and backward pass, at most; a batch is cut into equal ones."""
     logit_chunk_mb: int = Field(default=256, ge=1)

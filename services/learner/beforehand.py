@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.learner.batching import Batch, MicroBatch, silent_mass
-from services.learner.model import PolicyModel
+from services.learner.model import PolicyModel, Reference
 from services.learner.objectives.kl import kl_estimate
 from services.learner.objectives.objective import Objective
 from services.learner.objectives.penalty import penalised_advantages
@@ -64,7 +64,7 @@ def measure(
     kl_coefficient: float,
     *,
     policy: PolicyModel,
-    reference: PolicyModel,
+    reference: Reference,
 ) -> Measured:
     """The KL between the old policy and the reference at every token of one micro-batch."""
     with torch.no_grad():

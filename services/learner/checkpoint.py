@@ -40,6 +40,7 @@ from services.learner.tensorfile import read_tensors, store_tensors
 from shared.contracts import WeightsRef
 from shared.errors import StorageError
 from shared.storage import ObjectStore
+from shared.weights.adapter import AdapterInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,19 @@ class Checkpoint:
 class CheckpointStore(CheckpointFolders):
     """Writes and reads the checkpoints of one run. Blocking: call it in a thread."""
 
-    def write_weights(self, step: int, tensors: Mapping[str, Tensor]) -> WeightsRef:
-        """The first file of a checkpoint, and what announces it. Raises `StorageError`."""
-        written = store_tensors(self.store, f"{self.folder(step)}/{WEIGHTS}", tensors, entries=True)
+    def write_weights(
+        self, step: int, tensors: Mapping[str, Tensor], adapter: AdapterInfo | None = None
+    ) -> WeightsRef:
+        """The first file of a checkpoint, and what announces it. `adapter`: what the tensors are of, where they are no
+        whole weights. Raises `StorageError`."""
+        metadata = {} if adapter is None else adapter.to_metadata()
+        key = f"{self.folder(step)}/{WEIGHTS}"
+        written = store_tensors(self.store, key, tensors, entries=True, metadata=metadata)
         return WeightsRef(
             uri=self.store.uri_of(f"{self.folder(step)}/{WEIGHTS}"),
             sha256=written.sha256,
             size_bytes=written.size_bytes,
+            kind="full" if adapter is None else "adapter",
             tensors=written.tensors,
         )
 

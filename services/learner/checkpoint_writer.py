@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 
-import torch
 from torch import Tensor
 
 from services.learner.checkpoint import CheckpointStore
 from services.learner.deltas import DeltaPublisher
 from services.learner.kept import KeepRule, Scores, kept_steps
+from services.learner.model import PolicyModel
 from services.learner.publish import announcement
 from services.learner.reference import ReferencePolicy, prune_references
 from services.learner.replica import Replica
@@ -32,12 +32,13 @@ class CheckpointWriter:
     """`take_copies` where steps are taken, `write` and `prune` in a thread of their own. All block."""
 
     def __init__(
-        self, settings: Settings, store: ObjectStore, checkpoints: CheckpointStore, served: torch.dtype
+        self, settings: Settings, store: ObjectStore, checkpoints: CheckpointStore, policy: PolicyModel
     ) -> None:
         self._settings = settings
         self._store = store
         self._checkpoints = checkpoints
-        self._deltas = DeltaPublisher(store, settings.run.name, settings.publishing, served)
+        self._deltas = DeltaPublisher(store, settings.run.name, settings.publishing, policy.served)
+        self._adapter = None if policy.adapters is None else policy.adapters.info
         self._references: dict[int, str] = {}
         """URI of the reference that the checkpoint of a step names."""
         self._weights, self._optimizer = HostCopies(), HostCopies()
@@ -84,7 +85,7 @@ class CheckpointWriter:
 
     def _write(self, staged: Staged, step: int) -> Policy:
         snapshot, made_by = staged.snapshot, staged.snapshot.made_by
-        weights = self._checkpoints.write_weights(step, staged.weights)
+        weights = self._checkpoints.write_weights(step, staged.weights, self._adapter)
         reached("mid_checkpoint", step)
         policy = announcement(
             self._settings,

@@ -10,11 +10,13 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from services.learner.adapters.lora import Adapters, add_adapters
+from services.learner.adapters.reference import AdapterReference
 from services.learner.batching import MicroBatch
 from services.learner.objectives.linear_head import Head, linear_statistics
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
@@ -22,16 +24,27 @@ from shared.errors import ConfigError, DependencyError
 from shared.model_folder import check_loaded, check_weights
 from shared.plain_errors import one_line
 from shared.settings import LearnerSettings, ModelSettings
+from shared.weights.adapter import folder_sha256
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _DEFAULT_POSITIONS = 1 << 20
 _LOGIT_BYTES = 256 << 20
 
 
+class Reference(Protocol):
+    """A policy that learns nothing, to be measured against."""
+
+    def named_tensors(self) -> dict[str, Tensor]: ...
+
+    def logprobs(self, batch: MicroBatch) -> Tensor: ...
+
+
 class PolicyModel:
     """`model` is a Hugging Face causal language model in its master dtype."""
 
-    def __init__(self, model: Any, served: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: Any, served: torch.dtype = torch.float32, adapters: Adapters | None = None
+    ) -> None:
         self.model = model
         self.served = served
         self.head: Any = model.get_output_embeddings()
@@ -39,6 +52,7 @@ class PolicyModel:
         self.vocabulary: int = model.get_input_embeddings().weight.shape[0]
         self.max_tokens: int = getattr(model.config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
         self.packs = True
+        self.adapters = adapters
         self.logit_bytes = _LOGIT_BYTES
 
     @property
@@ -46,7 +60,9 @@ class PolicyModel:
         return next(iter(self.model.parameters())).device  # type: ignore[no-any-return]
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Parameters and kept buffers by name; a tied tensor once, under its first name."""
+        """Parameters and kept buffers by name; a tied tensor once, under its first name. Of adapters, those alone."""
+        if self.adapters is not None:
+            return self.adapters.named_tensors()
         out: dict[str, Tensor] = {}
         seen: set[int] = set()
         for name, tensor in self.model.state_dict(keep_vars=True).items():
@@ -56,14 +72,27 @@ class PolicyModel:
         return out
 
     def published_tensors(self) -> dict[str, Tensor]:
-        """The named tensors in the dtype that is served; float32 ones are the master weights themselves."""
+        """The named tensors in the dtype that is served; float32 ones are the master weights themselves. Adapters are
+        float32 always: they are small, and what they make is rounded once."""
+        if self.adapters is not None:
+            return self.named_tensors()
         return {
             name: tensor.to(self.served) if tensor.is_floating_point() else tensor
             for name, tensor in self.named_tensors().items()
         }
 
-    def frozen(self) -> PolicyModel:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the named tensors, and what adapters are laid on: what a checkpoint must fit."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.named_tensors().items()}
+        if self.adapters is not None:
+            info = self.adapters.info
+            shapes[f"base {info.base_sha256}, scale {info.scale:g}"] = ()
+        return shapes
+
+    def frozen(self) -> Reference:
         """A copy of it as it is now, without gradients."""
+        if self.adapters is not None:
+            return AdapterReference(self, self.adapters)
         twin = PolicyModel(copy.deepcopy(self.model).eval().requires_grad_(False), self.served)
         twin.packs, twin.logit_bytes = self.packs, self.logit_bytes
         return twin
@@ -144,7 +173,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
+def load_policy(model: ModelSettings, learner: LearnerSettings, seed: int = 0) -> PolicyModel:
     """The policy of a Hugging Face folder, ready to train.
 
     Raises `DependencyError` (folder missing or unreadable, with the mend) and `ConfigError` (an architecture whose
@@ -170,7 +199,10 @@ def load_policy(model: ModelSettings, learner: LearnerSettings) -> PolicyModel:
     except Exception as error:
         raise DependencyError(f"model.path {model.path!r} cannot be loaded: {one_line(error)}") from error
     check_loaded(model.path, info)
-    policy = PolicyModel(loaded.to(device).train(), _DTYPES[model.dtype])
+    adapters = None
+    if learner.lora.rank:
+        adapters = add_adapters(loaded, learner.lora, folder_sha256(folder), seed)
+    policy = PolicyModel(loaded.to(device).train(), _DTYPES[model.dtype], adapters)
     policy.logit_bytes = learner.logit_chunk_mb << 20
     check_model(policy)
     if learner.activation_checkpointing:

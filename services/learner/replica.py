@@ -16,7 +16,7 @@ from services.learner.distributed.ranks import Alone, Ranks
 from services.learner.distributed.split import split
 from services.learner.distributed.spread import put, wholes
 from services.learner.metrics import StepMetrics
-from services.learner.model import PolicyModel
+from services.learner.model import PolicyModel, Reference
 from services.learner.objectives.presets import Objective
 from services.learner.optimizer import check_moments, make_moments, make_optimizer, optimizer_tensors
 from services.learner.publish import make_canary
@@ -36,7 +36,7 @@ class Replica:
     ) -> None:
         self.policy = policy
         self.optimizer = make_optimizer(policy, settings)
-        self.reference: PolicyModel | None = None
+        self.reference: Reference | None = None
         self._settings = settings
         self._ranks: Ranks = Alone() if ranks is None else ranks
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from torch import Tensor
 
 from services.learner.checkpoint import read_checkpoint
-from services.learner.manifest import MANIFEST, read_manifest
+from services.learner.manifest import MANIFEST, WEIGHTS, read_manifest
 from services.learner.model import PolicyModel, load_policy
 from services.learner.replica import Replica
 from services.learner.restoring import master_weights
 from shared.errors import ConfigError, DependencyError
 from shared.settings import LearnerSettings, ModelSettings, Settings
 from shared.storage import ObjectStore
+from shared.weights.adapter import AdapterInfo, info_of
 
 
 def check_sources(settings: Settings) -> None:
@@ -44,8 +45,14 @@ def start_from(source: str, replica: Replica, learner: LearnerSettings, cache: P
 
     Raises `ConfigError` (neither, or of another model), `DependencyError` and `StorageError` (damaged).
     """
-    found = _of_checkpoint(source, cache)
+    adapters = replica.policy.adapters
+    found = _of_checkpoint(source, cache, None if adapters is None else adapters.info)
     if found is None:
+        if adapters is not None:
+            raise ConfigError(
+                f"start_from {source!r} is a model and no checkpoint: learner.lora trains adapters of model.path, which "
+                "stays as it is; set model.path to that folder, or name a checkpoint of a run with the same model"
+            )
         folder = Path(source)
         if not (folder / "config.json").is_file():
             raise _neither(source)
@@ -54,8 +61,8 @@ def start_from(source: str, replica: Replica, learner: LearnerSettings, cache: P
     replica.put_weights(found)
 
 
-def _of_checkpoint(source: str, cache: Path) -> dict[str, Tensor] | None:
-    """None where the folder is no complete checkpoint."""
+def _of_checkpoint(source: str, cache: Path, own: AdapterInfo | None) -> dict[str, Tensor] | None:
+    """None where the folder is no complete checkpoint. `own`: of the adapters that the run trains, if it does."""
     where = (source if "://" in source else f"file://{Path(source).absolute()}").rstrip("/")
     parent, _, folder = where.rpartition("/")
     store = ObjectStore(parent)
@@ -68,7 +75,19 @@ def _of_checkpoint(source: str, cache: Path) -> dict[str, Tensor] | None:
                 f"start_from {source!r}: its {name} was pruned; name a newer checkpoint, or raise "
                 "learner.keep_checkpoints of the run that made it"
             )
+    weights = store.fetch(store.uri_of(f"{folder}/{WEIGHTS}"), manifest.digests[WEIGHTS], cache)
+    if info_of(weights) != own:
+        raise ConfigError(
+            f"start_from {source!r} holds {_said(info_of(weights))} and the run trains {_said(own)}: "
+            "they do not fit; name a checkpoint of the same model.path and learner.lora"
+        )
     return master_weights(*read_checkpoint(store, folder, manifest, cache))
+
+
+def _said(info: AdapterInfo | None) -> str:
+    if info is None:
+        return "whole weights"
+    return f"adapters of rank {info.rank}, alpha {info.alpha:g}, of the model {info.base_sha256[:12]}"
 
 
 def _of_model(source: str, learner: LearnerSettings) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from services.learner.distributed.spread import whole
 from services.learner.distributed.verdict import Broken, Report, Verdict, merged
 from services.learner.guard.decision import Decision
 from services.learner.metrics import StepMetrics, Sums, TokenRecord
-from services.learner.model import PolicyModel
+from services.learner.model import PolicyModel, Reference
 from services.learner.objectives.kl import kl_estimate
 from services.learner.objectives.pairs import Pairs, preference_loss
 from services.learner.objectives.policy import LossTerms, Tokens, policy_loss
@@ -61,7 +61,7 @@ class Step:
         *,
         micro_batch_tokens: int,
         max_gradient_norm: float,
-        reference: PolicyModel | None = None,
+        reference: Reference | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
     ) -> None:

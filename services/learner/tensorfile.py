@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError
@@ -57,12 +58,18 @@ class WrittenFile:
     tensors: tuple[TensorEntry, ...]
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, entries: bool = False) -> WrittenFile:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    entries: bool = False,
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> WrittenFile:
     """Writes `tensors` to `path`, synced. `entries`: also the digest of every tensor's bytes.
 
     Raises `StorageError` (disk full: path, bytes wanted, mend); the name then holds what it held before.
     """
-    header = _header(tensors)
+    header = _header(tensors, metadata)
     wanted = len(header) + sum(_size(tensor) for tensor in tensors.values())
     partial = path.parent / f".{path.name}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
     whole = hashlib.sha256(header)
@@ -102,15 +109,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, entries: bool = 
 
 
 def store_tensors(
-    store: ObjectStore, key: str, tensors: Mapping[str, Tensor], *, entries: bool = False
+    store: ObjectStore,
+    key: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    entries: bool = False,
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> WrittenFile:
     """As `write_tensors`, into an object store: in place where it is local, by way of a scratch file elsewhere."""
     place = store.local_path(key)
     if place is not None:
-        return write_tensors(place, tensors, entries=entries)
+        return write_tensors(place, tensors, entries=entries, metadata=metadata)
     with tempfile.TemporaryDirectory(prefix="temper-tensors-") as folder:
         scratch = Path(folder) / "tensors.safetensors"
-        written = write_tensors(scratch, tensors, entries=entries)
+        written = write_tensors(scratch, tensors, entries=entries, metadata=metadata)
         store.put_file(key, scratch)
     return written
 
@@ -127,8 +139,8 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    table: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
     for name, tensor in tensors.items():
         end = at + _size(tensor)

@@ -80,7 +80,7 @@ class Trainer:
         self.replica = Replica(policy, settings.learner, ranks)
         self._checkpoints = checkpoints or CheckpointStore(store, settings.run.name)
         self._reference = ReferencePolicy(store, settings.run.name, self.replica)
-        self._writer = CheckpointWriter(settings, store, self._checkpoints, policy.served)
+        self._writer = CheckpointWriter(settings, store, self._checkpoints, policy)
         self._samples = [stage.samples for stage in settings.stages]
         self._enough = [stage.enough for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
@@ -132,8 +132,9 @@ class Trainer:
 
     def _restore(self, saved: Checkpoint, *, anew: bool = False) -> Announcement:
         state = saved.state
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
-        check_identity(state["identity"], identity(self._settings, shapes), self._settings.run.name)
+        check_identity(
+            state["identity"], identity(self._settings, self._policy.shapes()), self._settings.run.name
+        )
         restore(self.replica, saved)
         torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(state["rng"])), dtype=torch.uint8))
         self.progress = Progress(state["step"], state["stage_index"], state["stage_step"])
@@ -417,7 +418,6 @@ class Trainer:
         self._terms = self._make_terms()
 
     def _snapshot(self, positions: Mapping[Shard, int], made_by: Progress) -> Snapshot:
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._policy.named_tensors().items()}
         guard = self._watch.covered(self.progress.step)
         state = {
             "run_id": self._settings.run.name,
@@ -431,7 +431,7 @@ class Trainer:
             "watch": self._watch.to_state(guard),
             "origin": [self._origin.stage_index, self._origin.version],
             "intake": self.intake.to_state(positions),
-            "identity": identity(self._settings, shapes),
+            "identity": identity(self._settings, self._policy.shapes()),
             "rng": base64.b64encode(np.asarray(torch.get_rng_state()).tobytes()).decode("ascii"),
         }
         steps, self._unsaved = tuple(self._unsaved), []

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from shared.plain_errors import one_line
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.storage.cache import ObjectCache
+from shared.weights.adapter import Base
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.25
@@ -51,6 +54,8 @@ class PolicyFollower:
         self._producer = producer
         cache = ObjectCache(settings.run_folder / "cache" / "policies", settings.storage.cache_bytes)
         self._pull = PolicyPull(store, cache)
+        self._base = Base(Path(settings.model.path), settings.model.dtype)
+        self._scratch = Path(tempfile.mkdtemp(prefix="temper-policy-"))
         self._patience_s = settings.storage.patience_s
         self._following = Following(settings.run.name)
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []
@@ -104,6 +109,7 @@ class PolicyFollower:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._pull.close()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _follow(self) -> None:
         topic = TopicNames(self._settings.bus.namespace).policies
@@ -160,7 +166,8 @@ class PolicyFollower:
 
     async def _load(self, policy: Policy, path: Path) -> None:
         try:
-            await self._engine.load_policy(path, policy.version, policy.canary)
+            whole = await asyncio.to_thread(self._base.whole, path, self._scratch / "whole.safetensors")
+            await self._engine.load_policy(whole, policy.version, policy.canary)
         except TemperError:
             raise
         except (

@@ -64,7 +64,7 @@ class PolicyPull:
             if path is not None:
                 return Pulled(path, "delta", moved, time.monotonic() - began)
         weights = policy.weights
-        if weights.kind != "full":
+        if weights.kind not in {"full", "adapter"}:
             raise StorageError(
                 f"policy {policy.version}: its weights are announced as a {weights.kind} alone: "
                 "run learner and rollout from one build"

@@ -24,7 +24,8 @@ class WeightsRef(Part):
     uri: str
     sha256: str
     size_bytes: int = Field(ge=0)
-    kind: Literal["full", "delta"] = "full"
+    kind: Literal["full", "delta", "adapter"] = "full"
+    """`adapter`: to be laid on the model of `model_uri`; the file says which that is and how (`shared/weights/adapter.py`)."""
     tensors: tuple[TensorEntry, ...] = ()
 
 

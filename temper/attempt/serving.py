@@ -22,6 +22,7 @@ from shared.errors import DependencyError
 from shared.plain_errors import one_line
 from shared.settings import Settings, parse_settings
 from shared.storage import ObjectStore
+from shared.weights.adapter import Base
 from temper.policies import FolderPolicy, RunPolicy
 
 MAX_TOKENS = 512
@@ -66,7 +67,10 @@ async def serving(settings: Settings, policy: RunPolicy | FolderPolicy) -> Async
 def _weights(settings: Settings, policy: RunPolicy | FolderPolicy, spare: Path) -> Path:
     """One file in the run's dtype."""
     if isinstance(policy, RunPolicy):
-        return ObjectStore(settings.storage_uri).fetch(policy.uri, policy.sha256, spare)
+        weights = ObjectStore(settings.storage_uri).fetch(policy.uri, policy.sha256, spare)
+        return Base(Path(settings.model.path), settings.model.dtype).whole(
+            weights, spare / "whole.safetensors"
+        )
     if settings.rollout.engine == "instant":
         return policy.folder
     one = policy.folder / "model.safetensors"

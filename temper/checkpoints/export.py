@@ -17,6 +17,7 @@ from services.learner.manifest import WEIGHTS
 from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
 from shared.storage.local import disk_error
+from shared.weights.adapter import Base, info_of
 
 RECORD, MODEL = "temper.json", "model.safetensors"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
@@ -44,6 +45,9 @@ def export(folders: CheckpointFolders, step: int, run_id: str, model: Path, fold
                 shutil.copyfile(file, made / file.name)
             uri = folders.store.uri_of(f"{folders.folder(step)}/{WEIGHTS}")
             source = folders.store.fetch(uri, wanted.sha256, Path(scratch))
+            if info_of(source) is not None:
+                # Rounded to what the run serves only by whoever loads it: an export may be trained on.
+                source = Base(model, "float32").whole(source, Path(scratch) / "whole.safetensors")
             shutil.copyfile(source, made / MODEL)
             _name_dtype(made)
             record = {"run": run_id, "step": step, "weights_sha256": wanted.sha256}

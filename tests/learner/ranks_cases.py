@@ -12,6 +12,7 @@ import torch
 from learner_builders import demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
+from services.learner.adapters.lora import add_adapters
 from services.learner.batching import Batch
 from services.learner.distributed.ranks import Ranks
 from services.learner.intake.attempts import Terms
@@ -21,7 +22,7 @@ from services.learner.model import PolicyModel
 from services.learner.objectives.presets import Objective, preset
 from services.learner.pairing import batch_of
 from services.learner.replica import Replica
-from shared.settings import LearnerSettings, ParallelSettings
+from shared.settings import LearnerSettings, LoraSettings, ParallelSettings
 
 TOLERANCE = 1e-9
 MODES = {
@@ -82,13 +83,23 @@ def policy_of(seed: int = 0) -> PolicyModel:
     return small_policy(torch.float64, seed=seed)
 
 
+def lora_policy_of(seed: int = 0) -> PolicyModel:
+    """Scale 2, four adapted matrices."""
+    policy = policy_of(seed)
+    settings = LoraSettings(rank=2, alpha=4.0, targets=("q_proj", "down_proj"))
+    adapters = add_adapters(policy.model, settings, "digest", seed)
+    return PolicyModel(policy.model, policy.served, adapters)
+
+
 def replica_of(policy: PolicyModel, ranks: Ranks | None = None) -> Replica:
     return Replica(policy, LearnerSettings(micro_batch_tokens=48, max_gradient_norm=0.5), ranks=ranks)
 
 
 def run(replica: Replica, objective: Objective) -> Outcome:
     """Two steps and a look at everything that can be looked at. On rank 0, or alone."""
-    if objective.needs_reference:
+    if replica.policy.adapters is not None:
+        replica.freeze_reference()
+    elif objective.needs_reference:
         replica.put_reference(policy_of(seed=3).named_tensors())
     losses, norms, tokens = [], [], 0
     moments: dict[str, torch.Tensor] = {}

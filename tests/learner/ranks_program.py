@@ -13,7 +13,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 torch.set_num_threads(1)
 
-from ranks_cases import MODES, OBJECTIVES, batch, policy_of, replica_of, run  # noqa: E402
+from ranks_cases import MODES, OBJECTIVES, batch, lora_policy_of, policy_of, replica_of, run  # noqa: E402
 
 from services.learner.batching import Batch  # noqa: E402
 from services.learner.distributed.follower import follow  # noqa: E402
@@ -39,6 +39,13 @@ def main(results: str, modes: list[str]) -> None:
                 continue
             found[f"{mode}/{name}"] = run(replica, objective)
             replica.dismiss()
+        policy = spread_policy(lora_policy_of(seed=PLACE.rank), ranks, MODES[mode])
+        replica = replica_of(policy, ranks)
+        if PLACE.leads:
+            found[f"{mode}/lora"] = run(replica, OBJECTIVES["kl in the loss"])
+            replica.dismiss()
+        else:
+            follow(replica, ranks, lambda: False)
         found[f"{mode}/faults"] = faults(ranks, mode)
     if PLACE.leads:
         torch.save(found, results)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks_cases import MODES, OBJECTIVES, TOLERANCE, Outcome, policy_of, replica_of, run
+from ranks_cases import MODES, OBJECTIVES, TOLERANCE, Outcome, lora_policy_of, policy_of, replica_of, run
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 
@@ -44,11 +44,12 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Outcome]:
-    return {name: run(replica_of(policy_of()), objective) for name, objective in OBJECTIVES.items()}
+    found = {name: run(replica_of(policy_of()), objective) for name, objective in OBJECTIVES.items()}
+    return {**found, "lora": run(replica_of(lora_policy_of()), OBJECTIVES["kl in the loss"])}
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [*OBJECTIVES, "lora"])
 def test_loss_gradients_and_weights_are_those_of_one_rank(
     mode: str, name: str, two_ranks: dict[str, Any], alone: dict[str, Outcome]
 ) -> None:

@@ -20,17 +20,17 @@ def open_policy(settings: Settings, place: Place) -> tuple[PolicyModel, Ranks]:
     """
     check_place(settings.learner, place)
     if place.ranks == 1:
-        return load_policy(settings.model, settings.learner), Alone()
+        return load_policy(settings.model, settings.learner, settings.run.seed), Alone()
     learner = of_rank(settings.learner, place)
-    policy = load_policy(settings.model, learner)
+    policy = load_policy(settings.model, learner, settings.run.seed)
     ranks = JoinedRanks(place, policy.device, learner.parallel)
     return spread_policy(policy, ranks, learner.parallel), ranks
 
 
 def spread_policy(policy: PolicyModel, ranks: JoinedRanks, parallel: ParallelSettings) -> PolicyModel:
     """The same policy on every rank, or its part."""
-    for tensor in policy.named_tensors().values():
-        ranks.give(tensor)
+    for tensor in policy.model.state_dict(keep_vars=True).values():  # of adapters, what they are laid on too
+        ranks.give(tensor.detach())
     if not ranks.lockstep:
         return policy
     return SpreadPolicy.of(policy, ranks.mesh, parallel)

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from services.learner.adapters.lora import Adapters
 from services.learner.batching import MicroBatch
 from services.learner.distributed.context import ATTENTION, Context, Spread, register
-from services.learner.model import PolicyModel
+from services.learner.model import PolicyModel, Reference
 from shared.errors import ConfigError
 from shared.settings import ParallelSettings
 
@@ -51,8 +52,9 @@ class SpreadPolicy(PolicyModel):
         mesh: DeviceMesh,
         shard: bool,
         context: Context | None,
+        adapters: Adapters | None = None,
     ) -> None:
-        super().__init__(model, served)
+        super().__init__(model, served, adapters)
         self.packs, self.logit_bytes = packs, logit_bytes
         self._mesh = mesh
         self._context = context
@@ -78,6 +80,7 @@ class SpreadPolicy(PolicyModel):
             mesh=mesh,
             shard=parallel.shard,
             context=context,
+            adapters=policy.adapters,
         )
         if context is not None and before is not None:
             spread.check(before, context)
@@ -92,7 +95,9 @@ class SpreadPolicy(PolicyModel):
                 "a causal mask, or does not take ours: its sequences cannot be spread; set context to 1"
             )
 
-    def frozen(self) -> SpreadPolicy:
+    def frozen(self) -> Reference:
+        if self.adapters is not None:
+            return super().frozen()
         return SpreadPolicy(
             _twin(self.model).eval().requires_grad_(False),
             self.served,

@@ -1,0 +1,1 @@
+"""Training low-rank adapters beside weights that stay as they are."""
