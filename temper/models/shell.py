@@ -84,6 +84,21 @@ def _tokenizer() -> Any:
     )
 
 
+def _copy_at_first(model: Any) -> None:
+    """Each head begins by passing on the token that it looks at: value and output projections are each other's
+    transposes, as in mimetic initialization (Trockman and Kolter, arXiv:2305.09828). With random ones a policy of this
+    size took over 80 steps before it copied its first name."""
+    import torch
+
+    with torch.no_grad():
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            square = torch.empty_like(attention.v_proj.weight)
+            torch.nn.init.orthogonal_(square)
+            attention.v_proj.weight.copy_(square)
+            attention.o_proj.weight.copy_(square.T)
+
+
 def _model(vocabulary: int, seed: int) -> Any:
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -106,5 +121,6 @@ def _model(vocabulary: int, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
+        _copy_at_first(model)
     model.generation_config = GenerationConfig(pad_token_id=pad, eos_token_id=end)
     return model
