@@ -20,7 +20,7 @@ from services.rollout.engines.base import Engine
 from services.rollout.opening import open_parts
 from shared.errors import DependencyError
 from shared.plain_errors import one_line
-from shared.settings import Settings, parse_settings
+from shared.settings import Settings, load_settings, parse_settings
 from shared.storage import ObjectStore
 from shared.weights.adapter import Base
 from temper.policies import FolderPolicy, RunPolicy
@@ -35,17 +35,25 @@ class Serving:
     codec: ChatCodec
 
 
-def settings_for(policy: RunPolicy | FolderPolicy, changes: dict[str, dict[str, Any]]) -> Settings:
-    """Those of the policy's run, or such as a folder alone can have; `changes` by section. Raises `ConfigError`."""
-    if isinstance(policy, RunPolicy):
+def settings_for(
+    policy: RunPolicy | FolderPolicy, changes: dict[str, dict[str, Any]], config: Path | None = None
+) -> Settings:
+    """Those of `config` (but for the model), of the policy's run, or such as a folder alone can have; `changes` by
+    section. Raises `ConfigError`."""
+    if config is not None:
+        document = load_settings(config).model_dump(mode="json", exclude_unset=True)
+    elif isinstance(policy, RunPolicy):
         document = policy.settings.model_dump(mode="json")
     else:
         document = {
             "run": {"name": "attempt", "folder": tempfile.gettempdir()},
-            "model": {"path": str(policy.folder.absolute()), "dtype": _dtype(policy.folder)},
             "domains": [{"name": "arithmetic", "max_tokens": MAX_TOKENS}],
             "stages": [{"kind": "rl", "steps": 1}],
         }
+    if isinstance(policy, RunPolicy):
+        document["model"] = policy.settings.model.model_dump(mode="json")
+    else:
+        document["model"] = {"path": str(policy.folder.absolute()), "dtype": _dtype(policy.folder)}
     for section, values in changes.items():
         document.setdefault(section, {}).update(values)
     return parse_settings(document, source=f"policy {policy}")

@@ -7,9 +7,13 @@ being attempted or judged. Nothing heavy is imported before the arguments were r
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from shared.errors import TemperError
 
 if TYPE_CHECKING:
     from shared.contracts import Reward, Task, Trajectory
@@ -29,6 +33,14 @@ PolicyOption = Annotated[
 EngineOption = Annotated[
     Literal["", "transformers", "vllm", "openai", "instant"],
     typer.Option("--engine", help="Another engine than the run's (of a folder: transformers)."),
+]
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A run's TOML: its domains, episodes, sandbox and engine in the place of the policy's.",
+    ),
 ]
 
 
@@ -60,6 +72,7 @@ def attempt(
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of prompt and answers together.")] = None,
     wall: Annotated[float | None, typer.Option(min=0.1, help="Seconds of one attempt.")] = None,
     engine: EngineOption = "",
+    config: ConfigOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Trajectories and rewards as one JSON object.")
     ] = False,
@@ -74,8 +87,17 @@ def attempt(
     logs_on_stderr("attempt")
     found = find_policy(policy)
     wanted = Wanted(domain, seed, samples, temperature, turns, context, wall)
-    settings = _settings(found, domain, difficulty, max_tokens, engine)
-    task, trajectories, rewards = asyncio.run(_run(settings, found, wanted, as_json))
+    settings = _settings(
+        found, domain, difficulty=difficulty, max_tokens=max_tokens, engine=engine, config=config
+    )
+    try:
+        task, trajectories, rewards = asyncio.run(_run(settings, found, wanted, as_json))
+    except TemperError as error:
+        if error.exit_code != FAILED:
+            raise
+        # 1 is the policy's failure alone; what is ours and has no code of its own is a fault.
+        print(f"temper: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(FAULT) from error
     passed = sum(reward.verdict == "passed" for reward in rewards)
     judged = sum(not reward.is_fault for reward in rewards)
     if as_json:
@@ -111,13 +133,19 @@ async def _run(
 
 
 def _settings(
-    policy: RunPolicy | FolderPolicy, domain: str, difficulty: str, max_tokens: int | None, engine: str
+    policy: RunPolicy | FolderPolicy,
+    domain: str,
+    *,
+    difficulty: str,
+    max_tokens: int | None,
+    engine: str,
+    config: Path | None,
 ) -> Settings:
     """The policy's, with this domain among its domains. Raises `ConfigError`."""
     from temper.attempt.serving import MAX_TOKENS, settings_for
     from temper.cli.domains import parsed_difficulty
 
-    settings = settings_for(policy, {"rollout": {"engine": engine}} if engine else {})
+    settings = settings_for(policy, {"rollout": {"engine": engine}} if engine else {}, config)
     declared = next((one for one in settings.domains if one.name == domain), None)
     values: dict[str, Any] = (
         {"name": domain, "workload": settings.workloads[0].name, "max_tokens": MAX_TOKENS}

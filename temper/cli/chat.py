@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from temper.cli.attempt import EngineOption, PolicyOption
+from temper.cli.attempt import ConfigOption, EngineOption, PolicyOption
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,6 +35,7 @@ def chat(
         bool, typer.Option("--tools", help="Gives it bash and python in a fresh sandbox.")
     ] = False,
     engine: EngineOption = "",
+    config: ConfigOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object an answer: text, tokens, stop_reason, tool_calls.")
     ] = False,
@@ -49,7 +50,7 @@ def chat(
 
     logs_on_stderr("chat")
     found = find_policy(policy)
-    settings = settings_for(found, {"rollout": {"engine": engine}} if engine else {})
+    settings = settings_for(found, {"rollout": {"engine": engine}} if engine else {}, config)
     manner = Manner(system, temperature, max_tokens, seed)
     person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     with asyncio.Runner() as runner:

@@ -114,6 +114,32 @@ def test_a_model_in_several_files_of_another_dtype_is_served(tiny_folder: Path, 
     assert json.loads(result.output)["attempts"][0]["trajectory"]["sequences"]
 
 
+def test_a_configuration_gives_everything_but_the_policy(tiny_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "r"\n[model]\npath = "models/none"\n[[stages]]\nkind = "rl"\nsteps = 1\n'
+        '[[domains]]\nname = "arithmetic"\nmax_tokens = 3\ndifficulty = { digits = 4 }\n'
+        "[domains.episode]\ncontext_tokens = 777\n"
+    )
+    words = ["--policy", str(tiny_folder), "--domain", "arithmetic", "--json", "--config", str(config)]
+    task = json.loads(run(*words).output)["task"]
+    assert task["domain"]["difficulty"]["digits"] == 4
+    assert (task["sampling"]["max_tokens"], task["limits"]["context_tokens"]) == (3, 777)
+    assert task["limits"]["turns"] == 1
+
+
+def test_an_agent_that_never_asked_is_a_fault_and_no_failure(tiny_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "r"\n[model]\npath = "models/none"\n[[stages]]\nkind = "rl"\nsteps = 1\n'
+        '[[domains]]\nname = "arithmetic"\n[domains.episode.agent]\ncommand = ["sh", "-c", "echo no >&2; exit 9"]\n'
+    )
+    words = ["--policy", str(tiny_folder), "--domain", "arithmetic", "--config", str(config)]
+    result = run(*words, "--engine", "instant")
+    assert result.exit_code == 3
+    assert "got no answer of the policy (exit code 9); it said: no" in result.stderr
+
+
 def test_tools_and_their_results_are_told_as_they_happen(
     tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ from shared.domains.tools import ToolRefusal
 from shared.domains.workspace import Keeping, left_behind
 from shared.errors import ContractError, TemperError
 from shared.sandbox.command import Command
+from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.network.proxy import ADDRESS
 from shared.sandbox.outcome import Outcome, Result
@@ -83,7 +84,8 @@ class AgentRunner:
             async with lease as lent:
                 async with self.turns_of(name):
                     ran, seconds = await self._run(lent.session, program, task, desk, budgets, cut=cut)
-                left = await left_behind(lent.session, files, self.keeping, (FOLDER,))
+                given = {path: text for path, text in files.items() if not path.startswith(f"{FOLDER}/")}
+                left = await left_behind(lent.session, given, self.keeping, (FOLDER,))
         except (WorkspaceRefusal, ToolRefusal) as error:
             raise ContractError(
                 f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
@@ -156,6 +158,8 @@ class AgentRunner:
             raise desk.fault
         if result is not None:
             result.raise_for_infrastructure()
+            if result.outcome is Outcome.KILLED:
+                raise SandboxFault(f"an agent was ended by us: {result.detail or 'its session is over'}")
             if result.outcome is Outcome.WALL_LIMIT:
                 desk.ended_by = "deadline"
         return result, time.monotonic() - began

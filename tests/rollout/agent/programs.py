@@ -72,6 +72,16 @@ CRASHING = (
     HEAD
     + "chat([{'role': 'user', 'content': 'x'}])\nopen('made.txt', 'w').write('half')\nraise SystemExit('oops')"
 )
+CLIENT = """
+import sys
+from openai import OpenAI
+client = OpenAI()
+stream = client.chat.completions.create(
+    model="gpt-4o", messages=[{"role": "user", "content": sys.stdin.read()}], stream=True)
+print("".join(chunk.choices[0].delta.content or "" for chunk in stream))
+print([model.id for model in client.models.list()])
+"""
+"""With the `openai` package, inside."""
 STREAMING = (
     HEAD
     + """

@@ -25,6 +25,7 @@ from services.rollout.turns.tokens import Tokens
 from shared.contracts import Limits, Sampling
 from shared.domains.agent import AgentProgram
 from shared.errors import ConfigError, ContractError
+from shared.sandbox.faults import SandboxFault
 from shared.settings import DomainSettings, parse_settings
 from temper.attempt import episode
 from temper.attempt.serving import settings_for
@@ -62,9 +63,9 @@ def shell(tokens: Tokens, command: str) -> str:
 Work = Callable[[Callable[..., AgentRunner], Places, Endpoint], Awaitable[None]]
 
 
-def with_runner(engine: Any, tokens: Tokens, work: Work) -> None:
+def with_runner(engine: Any, tokens: Tokens, work: Work, **sandbox: Any) -> None:
     async def run() -> None:
-        places, endpoint = Places(settings_of(MODES[0]), 4, RUN), Endpoint()
+        places, endpoint = Places(settings_of(MODES[0], **sandbox), 4, RUN), Endpoint()
         await endpoint.start()
         try:
             await work(lambda made: AgentRunner(engine, tokens, places, endpoint, made), places, endpoint)
@@ -117,7 +118,7 @@ def test_an_unmodified_program_works_in_its_sandbox(tiny_tokenizer: Any, name: s
         assert end.artifacts["workspace/a.txt"] == "mended\n"
         assert end.artifacts["agent"] == "exit code 0; 3 requests answered"
         assert end.artifacts["agent/stdout"] == "It is mended.\n"
-        assert not [key for key in end.artifacts if ".agent" in key]
+        assert set(end.artifacts) == {"workspace/a.txt", "agent", "agent/stdout"}
         assert len(end.sequences) == 1
         assert "mend it!" in tokens.raw(engine.asked[0].prompt)
         check_exact(end, engine)
@@ -129,6 +130,22 @@ def test_an_unmodified_program_works_in_its_sandbox(tiny_tokenizer: Any, name: s
 def test_a_stream_through_the_door_and_the_programs_own_answer(tiny_tokenizer: Any) -> None:
     end = attempt_of(tiny_tokenizer, programs.STREAMING, ["forty two"], program={"answer": "stdout"})
     assert (end.stop_reason, end.final_answer) == ("stop", "forty two")
+
+
+@pytest.mark.slow
+def test_the_openai_client_works_inside_the_jail(tiny_tokenizer: Any) -> None:
+    tokens = tokens_of(tiny_tokenizer, templates.TINY)
+    engine = ScriptedEngine(says(tokens, ["forty two"]))
+
+    async def work(runner: Any, places: Places, endpoint: Endpoint) -> None:
+        made = program(programs.CLIENT, answer="stdout")
+        limits = Limits(turns=4, context_tokens=1 << 20, wall_seconds=120.0)
+        end = await runner(made).attempt(task_of(tools=(), limits=limits), slot_of(), 1)
+        assert end.final_answer == "forty two\n['policy']"
+        assert {key: text for key, text in end.artifacts.items() if key.startswith("workspace")} == {}
+        check_exact(end, engine)
+
+    with_runner(engine, tokens, work, python_packages=("openai",))
 
 
 def test_a_program_that_breaks_after_it_asked_is_judged_by_what_it_left(tiny_tokenizer: Any) -> None:
@@ -212,6 +229,25 @@ def test_a_cancelled_attempt_leaves_nothing(tiny_tokenizer: Any) -> None:
             await asyncio.sleep(0.01)
         going.cancel()
         with pytest.raises(asyncio.CancelledError):
+            await going
+
+    with_runner(engine, tokens, work)
+
+
+def test_a_session_that_is_taken_away_is_a_fault_and_no_end_of_the_program(tiny_tokenizer: Any) -> None:
+    tokens = tokens_of(tiny_tokenizer, templates.TINY)
+    engine = ScriptedEngine(says(tokens, ["x"]))
+
+    async def work(runner: Any, places: Places, endpoint: Endpoint) -> None:
+        going = asyncio.create_task(
+            runner(program(programs.HANGING)).attempt(task_of(tools=()), slot_of(), 1)
+        )
+        while not engine.asked:
+            await asyncio.sleep(0.01)
+        assert places._pool is not None
+        for session in list(places._pool._lent.values()):
+            await session.end()
+        with pytest.raises(SandboxFault, match="ended by us"):
             await going
 
     with_runner(engine, tokens, work)
