@@ -108,7 +108,7 @@ def main(path: str) -> None:
     line.say(ready=True)
     while line.asked():
         line.begin()
-        batch = batch_of(groups, objective, learner.micro_batch_tokens, pack=policy.packs)
+        batch = batch_of(groups, objective, learner.micro_batch_tokens, policy.packs, policy.width)
         metrics = step.take(batch, objective, spec["learning_rate"], objective.kl_coefficient)
         line.end(metrics.gradient_norm)
 

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.learner.batching import Batch, MicroBatch, silent_mass
+from services.learner.batching import Batch, silent_mass
+from services.learner.collate import MicroBatch
 from services.learner.model import PolicyModel, Reference
 from services.learner.objectives.kl import kl_estimate
 from services.learner.objectives.objective import Objective

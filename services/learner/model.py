@@ -17,7 +17,7 @@ from torch import Tensor
 
 from services.learner.adapters.lora import Adapters, add_adapters
 from services.learner.adapters.reference import AdapterReference
-from services.learner.batching import MicroBatch
+from services.learner.collate import MicroBatch
 from services.learner.objectives.linear_head import Head, linear_statistics
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
 from shared.errors import ConfigError, DependencyError
@@ -49,7 +49,7 @@ class PolicyModel:
         self.served = served
         self.head: Any = model.get_output_embeddings()
         self.body: Any = model.base_model
-        self.vocabulary: int = model.get_input_embeddings().weight.shape[0]
+        self.vocabulary, self.width = (int(size) for size in model.get_input_embeddings().weight.shape)
         self.max_tokens: int = getattr(model.config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
         self.packs = True
         self.adapters = adapters
@@ -102,12 +102,23 @@ class PolicyModel:
         with self._precision():
             states = self.body(
                 input_ids=batch.ids,
-                attention_mask=batch.mask,
+                attention_mask=None if batch.mask is None else self.additive(batch.mask),
                 position_ids=batch.positions,
                 use_cache=False,
             ).last_hidden_state
         picked: Tensor = states.flatten(0, 1).index_select(0, batch.predictors)
         return picked
+
+    def additive(self, seen: Tensor) -> Tensor:
+        """0 where `seen`, −∞ elsewhere. Of a boolean mask every layer would make such a tensor and keep it."""
+        nothing = torch.zeros(seen.shape, dtype=self._multiplied, device=seen.device)
+        return nothing.masked_fill_(~seen, float("-inf"))
+
+    @property
+    def _multiplied(self) -> torch.dtype:
+        """In which matrices are multiplied."""
+        first: torch.dtype = next(iter(self.model.parameters())).dtype
+        return first if self.served is torch.float32 else self.served
 
     def statistics(self, batch: MicroBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         """(log-probability with gradient, entropy) of each sampled token: both [n]."""
@@ -131,9 +142,7 @@ class PolicyModel:
         """None where the head is more than its matrix: hooks, an adapter, a shard."""
         if type(self.head) is not torch.nn.Linear or self.head._forward_hooks or self.head._forward_pre_hooks:
             return None
-        weight = self.head.weight
-        dtype = weight.dtype if self.served is torch.float32 else self.served
-        return Head(weight, self.head.bias, dtype, self.logit_bytes)
+        return Head(self.head.weight, self.head.bias, self._multiplied, self.logit_bytes)
 
     def score(self, ids: Tensor) -> Tensor:
         """float32[t]: log p(token | earlier ones) of one sequence int64[t] in the served precision; 0 first."""
@@ -241,24 +250,37 @@ def check_model(policy: PolicyModel) -> None:
         raise ConfigError(
             f"model type {policy.model.config.model_type!r} changes its logits after the head: it cannot be trained here"
         )
-    # The branches [3, 4, 5] twice behind the prefix [0, 1, 2] must come out as they do alone.
-    packed_ids = torch.cat([ids, ids[3:]])
-    segments = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2], device=policy.device)
-    seen = (segments.unsqueeze(0) == 0) | (segments.unsqueeze(0) == segments.unsqueeze(1))
-    mask = (seen & torch.ones(9, 9, dtype=torch.bool, device=policy.device).tril())[None, None]
+    if _forgets(policy.model.config):
+        policy.packs = False
+        return
+    # One line: the branches [3, 4, 5] twice behind the prefix [0, 1, 2], then all six tokens as a row of their own.
+    # Each must come out as it does alone.
+    packed_ids = torch.cat([ids, ids[3:], ids])
+    own = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3], device=policy.device)
+    prefix = torch.tensor([0] * 9 + [3] * 6, device=policy.device)
+    seen = (own.unsqueeze(1) == own.unsqueeze(0)) | (prefix.unsqueeze(1) == own.unsqueeze(0))
     try:
-        packed = _probe(policy, packed_ids, torch.cat([positions, positions[3:]]), mask)
-        error = float((packed - torch.cat([whole, whole[3:]])).abs().max())
+        packed = _probe(
+            policy, packed_ids, torch.cat([positions, positions[3:], positions]), seen.tril()[None, None]
+        )
+        error = float((packed - torch.cat([whole, whole[3:], whole])).abs().max())
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         error = float("inf")
     policy.packs = error <= 1e-3 * scale
+
+
+def _forgets(config: Any) -> bool:
+    """Whether a layer sees only the latest tokens: a mask of ours would replace its window, which a probe of a few
+    tokens is too short to notice."""
+    text = config.get_text_config()
+    return any(getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
 
 
 def _probe(policy: PolicyModel, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
     with torch.no_grad():
         states = policy.body(
             input_ids=ids.unsqueeze(0),
-            attention_mask=mask,
+            attention_mask=None if mask is None else policy.additive(mask),
             position_ids=positions.unsqueeze(0),
             use_cache=False,
         ).last_hidden_state

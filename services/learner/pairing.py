@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.learner.batching import Attempt, Batch, Pair, assemble, branch_of, rows_of
+from services.learner.batching import Attempt, Batch, Pair, assemble
 from services.learner.intake.groups import JudgedGroup
 from services.learner.objectives.aggregation import Denominators
 from services.learner.objectives.objective import Objective
+from services.learner.rows import branch_of, rows_of
 
 
 def batch_of(
-    groups: Sequence[JudgedGroup], objective: Objective, row_tokens: int, pack: bool = True
+    groups: Sequence[JudgedGroup], objective: Objective, row_tokens: int, pack: bool = True, width: int = 0
 ) -> Batch:
     """The batch of these groups under any objective; see `assemble`."""
     if objective.kind == "preference":
-        return assemble_pairs(groups, row_tokens, pack)
-    return assemble(groups, objective, row_tokens, pack)
+        return assemble_pairs(groups, row_tokens, pack, width)
+    return assemble(groups, objective, row_tokens, pack, width)
 
 
-def assemble_pairs(groups: Sequence[JudgedGroup], row_tokens: int, pack: bool = True) -> Batch:
+def assemble_pairs(
+    groups: Sequence[JudgedGroup], row_tokens: int, pack: bool = True, width: int = 0
+) -> Batch:
     """One pair of each group that has one, each with the same weight. The prompt is computed once a pair where rows
     may share it."""
     paired = [group for group in groups if group.pair is not None]
@@ -46,7 +49,7 @@ def assemble_pairs(groups: Sequence[JudgedGroup], row_tokens: int, pack: bool = 
                 branch_of(sequence, len(attempts) - 1, order)
                 for order, sequence in enumerate(trajectory.sequences)
             ]
-        rows = rows_of([branch for branch in branches if branch is not None], row_tokens, pack)
+        rows = rows_of([branch for branch in branches if branch is not None], row_tokens, pack, width)
         pairs.append(Pair(len(attempts) - 2, len(attempts) - 1, tuple(rows)))
     return Batch(
         rows=tuple(row for pair in pairs for row in pair.rows),

@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from services.learner.batching import Batch, MicroBatch, Row, collate, idle_micro_batch
+from services.learner.batching import Batch
 from services.learner.beforehand import Known, Measured, know, measure, rewards_pay_kl
+from services.learner.collate import MicroBatch, collate, idle_micro_batch
 from services.learner.distributed.ranks import Alone, Ranks
 from services.learner.distributed.spread import whole
 from services.learner.distributed.verdict import Broken, Report, Verdict, merged
@@ -26,6 +27,7 @@ from services.learner.objectives.kl import kl_estimate
 from services.learner.objectives.pairs import Pairs, preference_loss
 from services.learner.objectives.policy import LossTerms, Tokens, policy_loss
 from services.learner.objectives.presets import Objective
+from services.learner.rows import Row
 from shared.errors import TemperError
 
 
@@ -163,7 +165,8 @@ class Step:
         """None where this rank has nothing left and others have."""
         if self._ranks.most(int(self._should_stop())):
             raise StepAbandonedError("the step was abandoned between micro-batches: the service stops")
-        return collate(cuts[number], self._policy.device) if number < len(cuts) else None
+        width = self._policy.width if self._policy.packs else 0
+        return collate(cuts[number], self._policy.device, width) if number < len(cuts) else None
 
     def _idle(self, objective: Objective, kl_coefficient: float) -> None:
         """Takes part where a pass of one rank waits for the others; its gradient is zero."""

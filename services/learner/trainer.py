@@ -266,7 +266,11 @@ class Trainer:
         """
         objective, stage = self._terms.objective, self.stage
         batch = batch_of(
-            groups, objective, self._settings.learner.micro_batch_tokens, pack=self._policy.packs
+            groups,
+            objective,
+            self._settings.learner.micro_batch_tokens,
+            pack=self._policy.packs,
+            width=self._policy.width,
         )
         rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
         referred = self.replica.reference is not None

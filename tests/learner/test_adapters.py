@@ -12,7 +12,7 @@ from learner_models import small_policy
 from ranks_cases import OBJECTIVES, batch, lora_policy_of
 
 from services.learner.adapters.lora import AdaptedLinear, add_adapters, targets_of
-from services.learner.batching import collate
+from services.learner.collate import collate
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
 from services.learner.model import PolicyModel, load_policy

@@ -7,16 +7,21 @@ import random
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from learner_builders import reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
-from services.learner.batching import Batch, assemble, collate, micro_batches
+from services.learner.attention_cost import causal, masked
+from services.learner.batching import Batch, assemble, micro_batches
+from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
 from services.learner.model import PolicyModel, check_model
 from services.learner.objectives.logprobs import token_statistics
 from services.learner.objectives.presets import Objective, preset
+from services.learner.rows import Branch, Row, rows_of
 from services.learner.step import Step
 from shared.contracts import Sequence
 
@@ -81,14 +86,19 @@ def test_same_loss_however_it_is_cut(name: str) -> None:
     whole = gradient(policy, assemble(judged, objective, 1000, pack=False), objective, 10_000)
     assert whole[1].abs().max() > 1e-3
     backwards = list(reversed(judged))
-    for order, pack, row_tokens, micro in [
-        (judged, False, 1000, 1),
-        (judged, True, 1000, 10_000),
-        (judged, True, 14, 30),
-        (backwards, True, 1000, 40),
-        (backwards, False, 1000, 25),
+    for order, pack, row_tokens, micro, width in [
+        (judged, False, 1000, 1, 0),
+        (judged, True, 1000, 10_000, 0),
+        (judged, True, 14, 30, 0),
+        (judged, False, 1000, 10_000, 10_000),  # attention costs nothing: all in one line
+        (judged, True, 1000, 10_000, 10_000),
+        (judged, True, 1000, 10_000, 1),  # attention costs more than all else
+        (backwards, True, 1000, 40, 16),
+        (backwards, False, 1000, 25, 16),
     ]:
-        loss, grads = gradient(policy, assemble(order, objective, row_tokens, pack), objective, micro)
+        policy.width = width
+        batch = assemble(order, objective, row_tokens, pack, width)
+        loss, grads = gradient(policy, batch, objective, micro)
         assert loss == pytest.approx(whole[0], rel=1e-6)
         # Of the whole: the model itself takes norms and rotations in float32.
         assert float((grads - whole[1]).norm()) <= 1e-6 * float(whole[1].norm())
@@ -126,6 +136,60 @@ def test_a_shared_prompt_is_computed_once() -> None:
     assert [row.length for row in batch.rows] == [int((prompt.loss_mask == 0).sum()) + sampled]
     micro = collate(batch.rows)
     assert micro.targets.numel() == sampled and micro.count == 4 and micro.mask is not None
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    prefix=st.integers(1, 40),
+    row_tokens=st.integers(1, 200),
+    width=st.integers(0, 50),
+)
+def test_branches_join_where_it_costs_less(
+    lengths: list[int], prefix: int, row_tokens: int, width: int
+) -> None:
+    first = np.arange(prefix, dtype=np.int32)
+    branches = [
+        Branch(np.full(n, i, np.int32), np.ones(n, bool), np.zeros(n, np.float32), attempt=i)
+        for i, n in enumerate(lengths)
+    ]
+    rows = rows_of([(first, branch) for branch in branches], row_tokens, True, width)
+    assert sorted(branch.attempt for row in rows for branch in row.branches) == list(range(len(lengths)))
+    assert all(row.prefix.size == prefix for row in rows)
+    assert all(len(row.branches) == 1 or row.length <= row_tokens for row in rows)
+    apart = sum(causal(prefix + n, width) for n in lengths)
+    cost = sum((masked if len(row.branches) > 1 else causal)(row.length, width) for row in rows)
+    assert cost <= apart + 1e-6
+    if not width and prefix + sum(lengths) <= row_tokens:
+        assert len(rows) == 1
+
+
+def test_long_answers_do_not_share_a_row_and_short_ones_do() -> None:
+    """SmolLM2's width: two answers of 2,048 tokens behind 128, eight of 6 behind 30."""
+
+    def rows(prefix: int, lengths: list[int]) -> int:
+        pairs = [
+            (
+                np.arange(prefix, dtype=np.int32),
+                Branch(np.zeros(n, np.int32), np.ones(n, bool), np.zeros(n, np.float32), attempt=i),
+            )
+            for i, n in enumerate(lengths)
+        ]
+        return len(rows_of(pairs, 8192, True, 576))
+
+    assert (rows(128, [2048, 2048]), rows(30, [6] * 8)) == (2, 1)
+
+
+@pytest.mark.parametrize(("lengths", "lines"), [([9, 1, 1, 1], 1), ([9, 9, 9, 9], 4)])
+def test_rows_of_unlike_lengths_lie_in_one_line(lengths: list[int], lines: int) -> None:
+    rows = [
+        Row(
+            np.arange(4, dtype=np.int32),
+            (Branch(np.zeros(n, np.int32), np.ones(n, bool), np.zeros(n, np.float32), i),),
+        )
+        for i, n in enumerate(lengths)
+    ]
+    assert collate(rows, width=16).ids.shape[0] == lines
+    assert collate(rows, width=0).ids.shape[0] == len(lengths)
 
 
 def test_log_probabilities_are_those_of_the_whole_sequence() -> None:

@@ -9,13 +9,14 @@ import pytest
 import torch
 from learner_builders import reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from services.learner.batching import Batch, assemble, collate
+from services.learner.batching import Batch, assemble
+from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import judge
 from services.learner.intake.join import FilledSlot
-from services.learner.model import PolicyModel, load_policy
+from services.learner.model import PolicyModel, check_model, load_policy
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import make_optimizer
 from services.learner.step import Step
@@ -89,14 +90,14 @@ def test_a_model_that_cannot_compute_its_layers_again_is_refused(
 
 
 @pytest.mark.parametrize("objective", [KL, preset("rloo", kl_coefficient=0.3, kl_place="reward")])
-def test_the_reference_is_asked_once_for_each_row(objective: Objective) -> None:
-    reference, rows = small_policy(seed=3), []
-    reference.body.register_forward_hook(
-        lambda _, args, kwargs, out: rows.append(out[0].shape[0]), with_kwargs=True
-    )
-    batch = batch_of(objective, pack=False)
-    gradient(small_policy(), batch, objective, reference, tokens=12)
-    assert sum(rows) == len(batch.rows) == 4 and len(rows) > 1
+def test_the_reference_is_asked_once_for_each_micro_batch(objective: Objective) -> None:
+    reference, calls = small_policy(seed=3), Counter[str]()
+    reference.body.register_forward_pre_hook(lambda *_: calls.update(["reference"]))
+    policy, batch = small_policy(), batch_of(objective, pack=False)
+    policy.body.register_forward_pre_hook(lambda *_: calls.update(["policy"]))
+    gradient(policy, batch, objective, reference, tokens=12)
+    # What the sampler said of a token is known: the policy itself is not asked before.
+    assert calls["reference"] == calls["policy"] == len(batch.cuts(12)) > 1
 
 
 def test_rows_of_different_lengths_are_padded_without_a_mask() -> None:
@@ -109,6 +110,28 @@ def test_rows_of_different_lengths_are_padded_without_a_mask() -> None:
     assert micro.mask is None and len(set(micro.rows.tolist())) == 4
     policy.logprobs(micro)
     assert masks == [None]
+
+
+def test_a_mask_is_made_once_for_all_layers() -> None:
+    """Of a boolean one attention makes a tensor of floats in every layer and keeps it for the backward pass."""
+    policy, masks = small_policy(), []
+    for layer in policy.body.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda _, args, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
+        )
+    policy.logprobs(collate(batch_of(KL).rows))
+    assert [mask.dtype for mask in masks] == [torch.float32] * 2 and masks[0].data_ptr() == masks[
+        1
+    ].data_ptr()
+
+
+@pytest.mark.parametrize("window", [4, 64])
+def test_a_model_with_a_window_is_not_packed(window: int) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=VOCABULARY, num_key_value_heads=1, sliding_window=window, **sizes)
+    policy = PolicyModel(MistralForCausalLM(config).train())
+    check_model(policy)
+    assert not policy.packs
 
 
 def test_a_head_of_another_kind_gives_the_same_numbers() -> None:

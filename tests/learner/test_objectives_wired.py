@@ -8,8 +8,9 @@ import torch
 from learner_builders import reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
-from services.learner.batching import Batch, assemble, collate, micro_batches
+from services.learner.batching import Batch, assemble, micro_batches
 from services.learner.beforehand import Measured, know, measure
+from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot

@@ -10,8 +10,9 @@ import torch
 from learner_builders import RUN, demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
-from services.learner.batching import Batch, collate
+from services.learner.batching import Batch
 from services.learner.checkpoint import CheckpointStore
+from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import Arrival, FilledSlot

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from services.learner.adapters.lora import Adapters
-from services.learner.batching import MicroBatch
+from services.learner.collate import MicroBatch
 from services.learner.distributed.spread import whole
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from services.learner.batching import MicroBatch
+from services.learner.collate import MicroBatch
 
 ATTENTION = "temper_context"
 """The name under which the model is told to use `attention`."""

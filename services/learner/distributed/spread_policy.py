@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from services.learner.adapters.lora import Adapters
-from services.learner.batching import MicroBatch
+from services.learner.collate import MicroBatch
 from services.learner.distributed.context import ATTENTION, Context, Spread, register
 from services.learner.model import PolicyModel, Reference
 from shared.errors import ConfigError
@@ -214,7 +214,8 @@ def _probe(policy: PolicyModel) -> Tensor:
     """float32[PROBE_TOKENS − 1]: log-probabilities of one short row."""
     import numpy as np
 
-    from services.learner.batching import Branch, Row, collate
+    from services.learner.collate import collate
+    from services.learner.rows import Branch, Row
 
     ids = ((np.arange(PROBE_TOKENS) * 7 + 1) % policy.vocabulary).astype(np.int32)
     sampled = np.ones(PROBE_TOKENS - 1)
