@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asynchrony, bus, loop, memory, publishing, sandbox, turns
+from benchmarks import asynchrony, bus, checkpoints, loop, memory, publishing, sandbox, turns
 from benchmarks.curves import measure as curves
 from benchmarks.figures import TEMPER, figure, show
 from benchmarks.learner_step import figures as learner_step
@@ -58,6 +58,7 @@ def main() -> int:
         curves.measure(TINY),
         memory.measure(TINY),
         publishing.measure(SMALL),
+        checkpoints.measure(SMALL),
         sandbox.measure(),
         learner_step.measure(SMALL),
         demo(),

@@ -36,6 +36,8 @@ from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
 from temper.up.view import View
 
 BROKER = "broker"
+REPLAY = "replay.json"
+"""What `temper replay` leaves in its folder."""
 SLACK_S = 10.0
 """On top of the services' own drain time before they are killed."""
 
@@ -75,6 +77,11 @@ def prepare(resolved: Settings) -> bool:
     check_model_folder(resolved.model.path)
     place = resolved.run_folder / FILE_NAME
     fresh = not place.exists()
+    if (resolved.run_folder / REPLAY).exists():
+        raise ConfigError(
+            f"{resolved.run_folder} is a replay of another run and has no topics of its own: it is not run; export a "
+            "checkpoint of it, or let a stage of a new run start_from one"
+        )
     if not fresh:
         refuse_changes(load_settings(place, environment={}), resolved)
     place.write_text(to_toml(resolved), encoding="utf-8")

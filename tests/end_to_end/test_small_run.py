@@ -46,6 +46,12 @@ def test_a_run_to_its_end_with_two_rollouts(tiny: Path, tmp_path: Path) -> None:
         assert (run.folder / "reward.png").stat().st_size > 1000
         audit(run)
         assert temper("report", str(run.folder)).returncode == 0
+        assert temper("checkpoint", "verify", str(run.folder)).returncode == 0
+        # The last step again, from the topics of a broker that is started for it: the same bits.
+        replayed = temper("replay", str(run.folder), "--from", "9", OMP_NUM_THREADS="1")
+        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+        refused = temper("up", str(run.folder.parent / "small-replay-9" / "run.toml"))
+        assert refused.returncode == 2 and "is a replay" in refused.stderr
         again = temper("up", str(run.config))
         assert again.returncode == 0 and "complete" in again.stderr
         assert not list(run.folder.glob("logs/*.pid"))
