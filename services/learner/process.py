@@ -48,7 +48,7 @@ POLL_S = 0.2
 """Longest wait for records; control and stop are seen within it."""
 BEAT_S = 3.0
 """Between two words to the other ranks while there is nothing to learn from: the timeout is at least 10 s."""
-LEAVE_S = 5.0
+LEAVE_S = 1.0
 """For the other ranks to be sent home."""
 
 R = TypeVar("R")

@@ -51,6 +51,8 @@ class Outcome:
     moments: dict[str, torch.Tensor]
     weights: dict[str, torch.Tensor]
     canary: list[float]
+    again: bool
+    """The second step, taken again from what the first one left, gave the same weights to the bit."""
 
 
 def group(objective: Objective, index: int, lengths: list[int]) -> JudgedGroup:
@@ -101,14 +103,27 @@ def run(replica: Replica, objective: Objective) -> Outcome:
         replica.freeze_reference()
     elif objective.needs_reference:
         replica.put_reference(policy_of(seed=3).named_tensors())
-    losses, norms, tokens = [], [], 0
-    moments: dict[str, torch.Tensor] = {}
+    taken, moments, first = [], {}, {}
     for _ in range(2):
-        metrics = replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient)
-        losses.append(metrics.loss)
-        norms.append(metrics.gradient_norm)
-        tokens = metrics.tokens
-        moments = moments or {name: tensor.clone() for name, tensor in replica.moments().items()}
-    weights = {name: tensor.clone() for name, tensor in replica.weights().items()}
+        taken.append(replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient))
+        moments = moments or copies(replica.moments())
+        first = first or copies(replica.weights())
+    weights = copies(replica.weights())
     canary = replica.canary(1e-3).logprobs.tolist()
-    return Outcome(losses, norms, tokens, moments, weights, canary)
+    # Back to after the first step, as a resumed run or a roll-back goes.
+    replica.put_moments(moments)
+    replica.put_weights(first)
+    replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient)
+    return Outcome(
+        [metrics.loss for metrics in taken],
+        [metrics.gradient_norm for metrics in taken],
+        taken[0].tokens,
+        moments,
+        weights,
+        canary,
+        again=all(torch.equal(tensor, weights[name]) for name, tensor in replica.weights().items()),
+    )
+
+
+def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

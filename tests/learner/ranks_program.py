@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from services.learner.distributed.follower import follow  # noqa: E402
 from services.learner.distributed.joined import JoinedRanks  # noqa: E402
 from services.learner.distributed.opening import spread_policy  # noqa: E402
 from services.learner.distributed.place import place_of  # noqa: E402
+from services.learner.distributed.spread import whole  # noqa: E402
+from services.learner.model import PolicyModel  # noqa: E402
 from services.learner.replica import Replica  # noqa: E402
 from services.learner.step import NonFiniteStepError, StepAbandonedError  # noqa: E402
 
@@ -65,11 +68,16 @@ def faults(ranks: JoinedRanks, mode: str) -> dict[str, object]:
         out["not finite"] = refused(replica, broken(batch(objective)), lambda: False)
         out["stop"] = refused(replica, batch(objective), lambda: next(asked, True))
         replica.dismiss()
-    after = {name: tensor.tolist() for name, tensor in _whole(policy, ranks).items()}
-    out["same everywhere"] = all(other == after for other in ranks.gather_everywhere(after))
-    out["untouched"] = after == {
-        name: tensor.tolist() for name, tensor in policy_of().named_tensors().items()
-    }
+    before = {name: tensor.tolist() for name, tensor in policy_of().named_tensors().items()}
+    out["untouched"] = _whole(policy) == before
+    if not PLACE.leads:
+        follow(replica, ranks, lambda: False)
+    else:
+        replica.take(batch(objective), objective, 1e-2, 0.0)
+        replica.dismiss()
+    after = _whole(policy)
+    out["then learnt"] = after != before
+    out["same everywhere"] = ranks.most(int(after != ranks.share(after))) == 0
     return out
 
 
@@ -83,18 +91,15 @@ def refused(replica: Replica, data: Batch, should_stop: Callable[[], bool]) -> s
 
 def broken(data: Batch) -> Batch:
     """The sampler of the shortest row's worst attempt is wrong beyond all measure: e to its gap overflows."""
-    from dataclasses import replace
-
     row = min(data.rows, key=lambda row: row.length)
     wrong = replace(row.branches[0], logprobs=row.branches[0].logprobs - 3000)
     fixed = replace(row, branches=(wrong, *row.branches[1:]))
     return replace(data, rows=tuple(fixed if other is row else other for other in data.rows))
 
 
-def _whole(policy: Any, ranks: JoinedRanks) -> dict[str, torch.Tensor]:
-    from services.learner.distributed.spread import whole
-
-    return {name: whole(tensor) for name, tensor in policy.named_tensors().items()}
+def _whole(policy: PolicyModel) -> dict[str, Any]:
+    """By all ranks."""
+    return {name: whole(tensor).tolist() for name, tensor in policy.named_tensors().items()}
 
 
 if __name__ == "__main__":

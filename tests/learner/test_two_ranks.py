@@ -55,6 +55,7 @@ def test_loss_gradients_and_weights_are_those_of_one_rank(
 ) -> None:
     one, two = alone[name], two_ranks[f"{mode}/{name}"]
     assert two.tokens == one.tokens > 0
+    assert one.again and two.again
     assert two.losses == pytest.approx(one.losses, rel=TOLERANCE)
     assert two.norms == pytest.approx(one.norms, rel=TOLERANCE)
     assert min(one.norms) > 1e-3
@@ -74,4 +75,4 @@ def test_what_refuses_a_step_on_one_rank_refuses_it_on_all(mode: str, two_ranks:
     assert "the loss is not finite" in faults["not finite"]
     assert "0-rl-" in faults["not finite"]
     assert "abandoned between micro-batches" in faults["stop"]
-    assert faults["same everywhere"] and faults["untouched"]
+    assert faults["untouched"] and faults["then learnt"] and faults["same everywhere"]

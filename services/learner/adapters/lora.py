@@ -4,8 +4,9 @@ Invariant: with B = 0, as it begins, the layer computes what it did before, to t
 is the policy as it was when the reference was made: only thin matrices are copied for that, and none where they were
 still 0.
 
-A module of 40 lines instead of peft: its import takes as long as all else that a learner imports beside torch and
-brings accelerate and psutil along, and its wrappers rename every parameter of the model under them.
+A module of 40 lines instead of peft, whose import took as long as torch's own (8.5 s beside 8.6 s, on two busy cores),
+brings accelerate and psutil along, and renames every parameter of the model. peft reads the tensors under these names,
+and its model then gives the same logits to the bit.
 """
 
 from __future__ import annotations
