@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from shared.plain_errors import one_line
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.storage.cache import ObjectCache
+from shared.storage.remote import Patience
 from shared.weights.adapter import Base
 
 _log = structlog.get_logger(__name__)
@@ -46,13 +48,14 @@ _BACKOFF_S = 1.0
 class PolicyFollower:
     """`run` follows until it is cancelled; `at_least` waits for a version."""
 
-    def __init__(
-        self, settings: Settings, engine: Engine, store: ObjectStore, producer: TypedProducer
-    ) -> None:
+    def __init__(self, settings: Settings, engine: Engine, producer: TypedProducer) -> None:
         self._settings = settings
         self._engine = engine
         self._producer = producer
         cache = ObjectCache(settings.run_folder / "cache" / "policies", settings.storage.cache_bytes)
+        self._closing = threading.Event()
+        # A store that is away is waited for here, where the heartbeat can say so.
+        store = ObjectStore(settings.storage_uri, Patience(stop=self._closing.is_set))
         self._pull = PolicyPull(store, cache)
         self._base = Base(Path(settings.model.path), settings.model.dtype)
         self._scratch = Path(tempfile.mkdtemp(prefix="temper-policy-"))
@@ -105,6 +108,7 @@ class PolicyFollower:
                 if task.done():
                     task.result()
         finally:
+            self._closing.set()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -55,7 +55,7 @@ class RolloutService:
             closed=self._adapting.closed,
         )
         frame = self._frame
-        self._follower = PolicyFollower(settings, engine, frame.store, frame.producer)
+        self._follower = PolicyFollower(settings, engine, frame.producer)
         self._handing_back = None if settings.rollout.hand_back == "never" else HandingBack(self._resend)
         if self._handing_back and settings.rollout.hand_back == "publish" and isinstance(engine, GatedEngine):
             engine.before_hold = self._handing_back.ask

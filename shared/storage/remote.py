@@ -27,9 +27,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Work that is done again while the store does not answer, for at most `seconds`."""
+    """Work that is done again while the store does not answer, for at most `seconds`.
+
+    `stop` is asked between two tries, and between two pieces of a download: what is there of it stays for the next.
+    """
 
     seconds: float = 0.0
+    stop: Callable[[], bool] = lambda: False
     now: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
 
@@ -42,7 +46,7 @@ class Patience:
                 return work()
             except UnreachableError as error:
                 left = ends - self.now()
-                if left <= 0:
+                if left <= 0 or self.stop():
                     raise
                 if pause == _FIRST_PAUSE_S:
                     _log.warning("the object store is waited for", error=str(error), patience_s=self.seconds)
@@ -69,8 +73,9 @@ def no_such_object(uri: str) -> StorageError:
     return StorageError(f"{uri}: no such object; it was deleted, or this process looks at another store")
 
 
-def download(file_system: Any, path: str, uri: str, partial: Path) -> None:
-    """Appends what is missing of `path` to `partial`. Raises `StorageError`, `UnreachableError` among them."""
+def download(file_system: Any, path: str, uri: str, partial: Path, stop: Callable[[], bool]) -> None:
+    """Appends what is missing of `path` to `partial`. Raises `StorageError`, `UnreachableError` among them (also where
+    it was stopped)."""
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         target = partial.open("ab")
@@ -85,6 +90,8 @@ def download(file_system: Any, path: str, uri: str, partial: Path) -> None:
             source.seek(have)
             while chunk := source.read(CHUNK_BYTES):
                 _append(target, chunk, partial)
+                if stop():
+                    raise UnreachableError(f"{uri} is not fetched to its end: this process stops")
 
 
 def _append(target: BinaryIO, chunk: bytes, partial: Path) -> None:

@@ -125,7 +125,7 @@ class ObjectStore:
         with locked(complete.with_name(complete.name + LOCK_SUFFIX)):
             if complete.is_file() and digest_file(complete)[0] == sha256:
                 return complete
-            self._patience.through(lambda: download(file_system, path, uri, partial))
+            self._patience.through(lambda: download(file_system, path, uri, partial, self._patience.stop))
             found = digest_file(partial)[0]
             if sha256 and found != sha256:
                 partial.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,23 @@ def test_what_waiting_does_not_mend_is_told_at_once(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="no such object"):
             store.fetch(store.uri_of("gone"), "0" * 64, tmp_path / "cache")
         assert clock.time == 0.0
+
+
+def test_a_stop_ends_a_download_and_the_next_process_goes_on(tmp_path: Path) -> None:
+    with shaky_store(tmp_path) as plain:
+        data = os.urandom(10_000_000)
+        ref = plain.put_bytes("w", data)
+        asked: list[None] = []
+
+        def stop() -> bool:
+            asked.append(None)
+            return len(asked) >= 2
+
+        stopping = ObjectStore(plain.uri, Patience(180.0, stop=stop))
+        with pytest.raises(UnreachableError, match="this process stops"):
+            stopping.fetch(ref.uri, ref.sha256, tmp_path / "cache")
+        had = (tmp_path / "cache" / f"{ref.sha256}.partial").stat().st_size
+        assert 0 < had < len(data)
+        ShakyFileSystem.read_bytes = 0
+        assert plain.fetch(ref.uri, ref.sha256, tmp_path / "cache").read_bytes() == data
+        assert ShakyFileSystem.read_bytes == len(data) - had
