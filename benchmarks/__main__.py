@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asynchrony, bus, checkpoints, loop, memory, publishing, sandbox, turns
+from benchmarks import agent, asynchrony, bus, checkpoints, loop, memory, publishing, sandbox, turns
 from benchmarks.curves import measure as curves
 from benchmarks.figures import TEMPER, figure, show
 from benchmarks.learner_step import figures as learner_step
@@ -54,6 +54,7 @@ def main() -> int:
         _bus(),
         loop.measure(TINY),
         turns.measure(TINY),
+        agent.measure(TINY),
         asynchrony.measure(),
         curves.measure(TINY),
         memory.measure(TINY),

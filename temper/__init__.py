@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shared.contracts.reward import Verdict
     from shared.contracts.task import ChatMessage
     from shared.domains.admission import AdmissionReport, admit
+    from shared.domains.agent import AgentProgram
     from shared.domains.base import (
         HELD_OUT_SEED,
         Difficulty,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "shared.contracts.reward": ("Verdict",),
     "shared.contracts.task": ("ChatMessage",),
+    "shared.domains.agent": ("AgentProgram",),
     "shared.domains.admission": ("AdmissionReport", "admit"),
     "shared.domains.base": (
         "HELD_OUT_SEED",
@@ -72,7 +74,7 @@ _PLACES = {
 }
 
 __all__ = [
-    "HELD_OUT_SEED", "AdmissionReport", "AmountComparator", "Attempt", "Bench", "ChatMessage", "CheckRequest",
+    "HELD_OUT_SEED", "AdmissionReport", "AgentProgram", "AmountComparator", "Attempt", "Bench", "ChatMessage", "CheckRequest",
     "Comparator", "DateComparator", "Difficulty", "Domain", "Draft", "Draw", "Instance",
     "IntegerComparator", "IntegerListComparator", "Judgement", "NearMiss", "NumberComparator", "OffersTools", "Played",
     "SandboxedDomain", "Submission", "TemperError", "TextComparator", "ToolRefusal", "Verdict",

@@ -11,6 +11,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable
 
+from shared.domains.agent import AgentProgram
 from shared.domains.base import Difficulty, Domain
 from shared.errors import ConfigError
 from shared.plain_errors import nearest_or_all
@@ -127,6 +128,12 @@ def _check_names(name: str, place: str, domain: Domain) -> None:
                 isinstance(version, int) and not isinstance(version, bool),
             ),
             ("cell", domain.cell, "text", isinstance(domain.cell, str)),
+            (
+                "agent",
+                domain.agent,
+                "an AgentProgram, or None",
+                domain.agent is None or isinstance(domain.agent, AgentProgram),
+            ),
             (
                 "difficulty_model",
                 model,

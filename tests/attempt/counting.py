@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shared.domains.agent import AgentProgram
 from shared.domains.base import Attempt, Difficulty, Domain, Draft, Instance, Judgement, NearMiss
 from shared.domains.draw import Draw
 
@@ -39,3 +40,21 @@ class Counting(Domain[Easy]):
 
     def near_misses(self, instance: Instance) -> Sequence[NearMiss]:
         return (NearMiss(str(int(instance.expected) + 1), "failed"),)
+
+
+SOLVE = """
+import json, os, urllib.request
+lines = len(open("a.txt").readlines())
+body = {"model": "m", "messages": [{"role": "user", "content": f"There are {lines} lines. How many?"}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+    {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+json.load(urllib.request.urlopen(request))
+print(lines)
+"""
+
+
+class CountingByAgent(Counting):
+    """Its own program counts, and asks the policy once."""
+
+    name = "counting_by_agent"
+    agent = AgentProgram(("python3", "solve.py"), {"solve.py": SOLVE}, answer="stdout")

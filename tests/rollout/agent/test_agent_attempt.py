@@ -349,6 +349,26 @@ def test_a_domain_gets_its_agent_by_the_settings_of_a_run(tiny_folder: Path, tmp
     assert trajectory.artifacts["agent"] == "exit code 0; 1 requests answered"
 
 
+def test_a_domain_may_bring_an_agent_of_its_own(tiny_folder: Path) -> None:
+    place = "tests.attempt.counting:CountingByAgent"
+    settings = settings_for(FolderPolicy(tiny_folder), {})
+    declared = DomainSettings(name=place, max_tokens=20)
+    settings = settings.model_copy(update={"domains": (declared,)})
+    task = episode.task_of(settings, episode.Wanted(place, 3))
+    assert task.limits.turns == 32
+    codec = ChatCodec.open(str(tiny_folder))
+    tokens = Tokens(codec.tokenizer, codec.stop_ids)
+    engine = ScriptedEngine(says(tokens, ["many"]))
+
+    async def run() -> tuple[Any, Any]:
+        made = await episode.attempt(settings, task, engine, codec)
+        return made, await episode.verify(settings, place, made)
+
+    (trajectory,), (reward,) = asyncio.run(run())
+    assert (reward.verdict, trajectory.turns) == ("passed", 1)
+    assert set(trajectory.artifacts) == {"agent", "agent/stdout"}
+
+
 @pytest.mark.parametrize(
     ("agent", "why"),
     [
