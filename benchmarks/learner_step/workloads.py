@@ -85,16 +85,16 @@ def long(lengths: Sequence[int] = (2048, 1024), device_batch: int = 0, name: str
 
 
 def demonstrations() -> Workload:
-    """32 demonstrations, half of the demo's length, half of a worked answer's (24…160 tokens)."""
+    """16 demonstrations, half of the demo's length, half of a worked answer's (24…160 tokens)."""
     draw = random.Random(3)
-    lengths = [draw.randint(3, 11) if i % 2 else draw.randint(24, 160) for i in range(32)]
+    lengths = [draw.randint(3, 11) if i % 2 else draw.randint(24, 160) for i in range(16)]
     return Workload("sft", "sft", [_group(draw, draw.randint(25, 60), [n]) for n in lengths])
 
 
 def pairs() -> Workload:
-    """8 pairs: prompts of 64 tokens, answers of 24…128."""
+    """4 pairs: prompts of 64 tokens, answers of 24…128."""
     draw = random.Random(4)
-    made = [_group(draw, 64, [draw.randint(24, 128), draw.randint(24, 128)]) for _ in range(8)]
+    made = [_group(draw, 64, [draw.randint(24, 128), draw.randint(24, 128)]) for _ in range(4)]
     return Workload("dpo", "dpo", made, kl=0.1)
 
 

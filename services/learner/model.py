@@ -102,17 +102,12 @@ class PolicyModel:
         with self._precision():
             states = self.body(
                 input_ids=batch.ids,
-                attention_mask=None if batch.mask is None else self.additive(batch.mask),
+                attention_mask=None if batch.mask is None else _additive(batch.mask, self._multiplied),
                 position_ids=batch.positions,
                 use_cache=False,
             ).last_hidden_state
         picked: Tensor = states.flatten(0, 1).index_select(0, batch.predictors)
         return picked
-
-    def additive(self, seen: Tensor) -> Tensor:
-        """0 where `seen`, −∞ elsewhere. Of a boolean mask every layer would make such a tensor and keep it."""
-        nothing = torch.zeros(seen.shape, dtype=self._multiplied, device=seen.device)
-        return nothing.masked_fill_(~seen, float("-inf"))
 
     @property
     def _multiplied(self) -> torch.dtype:
@@ -276,11 +271,19 @@ def _forgets(config: Any) -> bool:
     return any(getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
 
 
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where `seen`, −∞ elsewhere, in the dtype of the queries. Of a boolean mask every layer would make such a
+    tensor and keep it."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+
+
 def _probe(policy: PolicyModel, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
     with torch.no_grad():
         states = policy.body(
             input_ids=ids.unsqueeze(0),
-            attention_mask=None if mask is None else policy.additive(mask),
+            attention_mask=None
+            if mask is None
+            else _additive(mask, next(iter(policy.model.parameters())).dtype),
             position_ids=positions.unsqueeze(0),
             use_cache=False,
         ).last_hidden_state

@@ -125,6 +125,16 @@ def test_a_mask_is_made_once_for_all_layers() -> None:
     ].data_ptr()
 
 
+def test_bfloat16_packs_too_and_keeps_masters_in_float32(tmp_path: Path) -> None:
+    served = ModelSettings(path=folder_of(tmp_path), dtype="bfloat16")
+    policy = load_policy(served, LearnerSettings(device="cpu"))
+    assert policy.packs
+    apart, packed = (gradient(policy, batch_of(KL, pack=pack), KL, policy.frozen()) for pack in (False, True))
+    assert packed.dtype is torch.float32
+    # Eight bits of mantissa, and other sums: close, not equal.
+    assert float((packed - apart).norm()) <= 0.05 * float(apart.norm())
+
+
 @pytest.mark.parametrize("window", [4, 64])
 def test_a_model_with_a_window_is_not_packed(window: int) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
