@@ -116,8 +116,7 @@ class Progress:
         return (
             f"step {step.step:>3}/{self.total_steps}  {stage.kind} {step.stage_step}/{stage.steps}  loss {step.loss:+.4f}  "
             f"kl {step.kl:.4f}  entropy {step.entropy:.3f}  {seconds:.1f} s  "
-            f"{step.effective_throughput:.1f} valid/s"
-            + (f"  reward {rewards}" if rewards else "")
+            f"{step.effective_throughput:.1f} valid/s" + (f"  reward {rewards}" if rewards else "")
         )
 
 
