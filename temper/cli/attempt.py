@@ -141,7 +141,7 @@ def _settings(
     engine: str,
     config: Path | None,
 ) -> Settings:
-    """The policy's, with this domain among its domains. Raises `ConfigError`."""
+    """The policy's, with this domain alone. Raises `ConfigError`."""
     from temper.attempt.serving import MAX_TOKENS, settings_for
     from temper.cli.domains import parsed_difficulty
 
@@ -158,8 +158,8 @@ def _settings(
         values["max_tokens"] = max_tokens
     from shared.settings import DomainSettings
 
-    others = [one for one in settings.domains if one.name != domain]
-    return settings.model_copy(update={"domains": (*others, DomainSettings.model_validate(values))})
+    # Alone: the run's other domains need not even be installed here.
+    return settings.model_copy(update={"domains": (DomainSettings.model_validate(values),)})
 
 
 def _print_json(policy: str, task: Task, trajectories: list[Trajectory], rewards: list[Reward]) -> None:

@@ -64,6 +64,13 @@ def test_several_samples_give_a_pass_rate(tiny_folder: Path) -> None:
     assert shown.exit_code == 1
 
 
+def test_a_domain_that_is_none_of_the_settings_is_attempted(tiny_folder: Path) -> None:
+    words = ["--policy", str(tiny_folder), "--domain", "sequences", "--engine", "instant", "--json"]
+    result = run(*words)
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.output)["task"]["sampling"]["max_tokens"] == 512
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
