@@ -56,10 +56,11 @@ class SimulatedLearner:
         clock: VirtualClock,
         *,
         token_s: float,
+        fixed_s: float = 0.0,
         tell: Callable[[Message], None],
         publish: Callable[[int], None],
     ) -> None:
-        self._settings, self._clock, self._token_s = settings, clock, token_s
+        self._settings, self._clock, self._token_s, self._fixed_s = settings, clock, token_s, fixed_s
         self._tell, self._publish = tell, publish
         self._stage = settings.stages[0]
         self._intake = Intake(settings.run.name, [self._stage.samples], enough=[self._stage.enough])
@@ -99,7 +100,7 @@ class SimulatedLearner:
         groups = self._intake.batch(0, self._terms, self._stage.groups_per_step)
         if groups is not None:
             self._working = True
-            work = self._token_s * sum(_tokens(group) for group in groups)
+            work = self._fixed_s or self._token_s * sum(_tokens(group) for group in groups)
             self._clock.after(work * (1 + CHECKPOINT_SHARE), lambda: self._step(groups, work))
 
     def _step(self, groups: list[JudgedGroup], work: float) -> None:

@@ -42,6 +42,8 @@ class Fleet:
     partitions_each: int = 4
     lengths: Lengths = CALIBRATED
     step_s: float = STEP_SECONDS
+    learner_s: float = 0.0
+    """Seconds of every step of the learner, where they are not to follow from `supply`."""
 
     @property
     def groups_per_step(self) -> int:
@@ -100,7 +102,12 @@ class SimulatedLoop:
             for number in range(fleet.workers)
         ]
         self._learner = SimulatedLearner(
-            settings, self._clock, token_s=fleet.token_s, tell=self._tell, publish=self._publish
+            settings,
+            self._clock,
+            token_s=fleet.token_s,
+            fixed_s=fleet.learner_s,
+            tell=self._tell,
+            publish=self._publish,
         )
 
     def run(self) -> Told:

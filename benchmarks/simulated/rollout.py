@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -138,19 +138,20 @@ class SimulatedRollout:
         made = Generation(
             token_ids=np.full(row.length, 7, dtype=np.int32),
             logprobs=np.full(row.length, -1.0, dtype=np.float32),
-            versions=self._versions(row) if row.length else (),
+            versions=version_runs(self._loaded, row.began, self._step_s, row.length),
             stop_reason="cut" if cut else "stop",
         )
         prompt = Prompt(np.full(PROMPT, 3, dtype=np.int32), (RoleSpan(length=PROMPT, role="user"),))
         by = episodes.Signature(f"{self._name}/{self._made}", self._name, int(self._clock.now * 1000))
         return episodes.sampled(row.task, row.slot, prompt, made, text="", by=by)
 
-    def _versions(self, row: _Row) -> tuple[tuple[int, int], ...]:
-        """Token i is drawn at the end of step i, by what was served then."""
-        first = bisect.bisect_right(self._loaded, row.began) - 1
-        bounds = [0]
-        for at in self._loaded[first + 1 :]:
-            bounds.append(min(row.length, int((at - row.began) / self._step_s)))
-        bounds.append(row.length)
-        spans = [(bounds[i + 1] - bounds[i], first + i) for i in range(len(bounds) - 1)]
-        return tuple(span for span in spans if span[0] > 0)
+
+def version_runs(
+    loaded: Sequence[float], began: float, step_s: float, length: int
+) -> tuple[tuple[int, int], ...]:
+    """Runs of (length, version) of an answer that began then; version v is served from `loaded[v]` on. Token i is drawn
+    at the end of step i, by what is served then."""
+    first = bisect.bisect_right(loaded, began) - 1
+    bounds = [0, *(min(length, int((at - began) / step_s)) for at in loaded[first + 1 :]), length]
+    runs = [(bounds[i + 1] - bounds[i], first + i) for i in range(len(bounds) - 1)]
+    return tuple(run for run in runs if run[0] > 0)

@@ -162,3 +162,42 @@ def test_a_shutdown_hands_back_and_another_process_goes_on(settings: Settings, t
     np.testing.assert_array_equal(sequence.token_ids[sequence.loss_mask.astype(bool)], answer)
     assert [span.version for span in sequence.version_spans] == [-1, 0, 1]
     assert (continued.first_version, continued.last_version, continued.stop_reason) == (0, 1, "stop")
+
+
+def test_a_new_policy_does_not_wait_for_a_long_answer(make_settings: Make, tiny_folder: Path) -> None:
+    """`hand_back = "publish"` where a policy goes in between turns: the answer goes on, under the new one."""
+    settings = make_settings(
+        model={"path": str(tiny_folder)}, rollout={"follow": "between_turns", "hand_back": "publish"}
+    )
+    codec = ChatCodec.open(str(tiny_folder))
+    answer = np.array([*range(10, 50), min(codec.stop_ids)], dtype=np.int32)
+    prompt = len(codec.prompt(make_task(settings).messages).ids)
+
+    def slow_at_first(request: GenerateRequest) -> float:
+        return 60.0 if len(request.prompt_ids) == prompt else 0.01
+
+    def rest(request: GenerateRequest) -> Ids:
+        return answer[len(request.prompt_ids) - prompt :]
+
+    async def body() -> Trajectory:
+        bench, stop = Bench(settings), asyncio.Event()
+        try:
+            await bench.announce(make_policy(settings, tiny_folder / "model.safetensors", 0))
+            service = service_of(settings, "rollout-0", rest, slow_at_first)
+            running = asyncio.create_task(service.run(stop))
+            await bench.schedule(make_task(settings, samples=1, sampling={"max_tokens": 64}))
+            await bench.heartbeat(lambda beat: beat.gauges.get("batch_running", 0) == 1)
+            await asyncio.sleep(3.0)
+            await bench.announce(make_policy(settings, tiny_folder / "model.safetensors", 1))
+            (made,) = await bench.trajectories(1)
+            stop.set()
+            await running
+            assert isinstance(made, Trajectory)
+            return made
+        finally:
+            await bench.close()
+
+    made = asyncio.run(body())
+    sequence = made.sequences[0]
+    np.testing.assert_array_equal(sequence.token_ids[sequence.loss_mask.astype(bool)], answer)
+    assert [span.version for span in sequence.version_spans] == [-1, 0, 1]
