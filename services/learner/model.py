@@ -210,11 +210,11 @@ def load_policy(model: ModelSettings, learner: LearnerSettings, seed: int = 0) -
     policy.logit_bytes = learner.logit_chunk_mb << 20
     check_model(policy)
     if learner.activation_checkpointing:
-        _checkpoint_activations(policy, model.path)
+        checkpoint_activations(policy, model.path)
     return policy
 
 
-def _checkpoint_activations(policy: PolicyModel, path: str) -> None:
+def checkpoint_activations(policy: PolicyModel, path: str) -> None:
     """Keeps only the input of each layer and computes the rest again in the backward pass (Chen et al. 2016).
 
     A model in evaluation mode, such as a frozen reference, keeps nothing anyway. Raises `ConfigError`.

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import importlib
 import os
+import threading
+from collections.abc import Callable
 
 from services.learner.distributed.place import Place, check_place, place_of
 from shared.settings import Settings
@@ -31,24 +33,34 @@ async def run(settings: Settings, worker_id: str, stop: asyncio.Event) -> None:
     if process is None:
         return
     service = process.LearnerService(settings, worker_id, place)
-    working = asyncio.create_task(service.run(stop))
-    asked = asyncio.create_task(stop.wait())
-    await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
-    if not working.done() and not service.open:
-        working.cancel()  # the model is still being read: there is nothing to drain
-    with contextlib.suppress(asyncio.CancelledError):
-        await working
+    # Not started: the model is still being read.
+    await _unless_starting(asyncio.create_task(service.run(stop)), stop, lambda: service.open)
 
 
 async def _follow(settings: Settings, place: Place, stop: asyncio.Event) -> None:
     """Obeys rank 0 until it says that it is over. A stop is asked of rank 0 too, which drains first."""
+    opened = threading.Event()
 
     def work() -> None:
         opening = importlib.import_module("services.learner.distributed.opening")
         follower = importlib.import_module("services.learner.distributed.follower")
         replica = importlib.import_module("services.learner.replica")
         policy, ranks = opening.open_policy(settings, place)
+        opened.set()
         follower.follow(replica.Replica(policy, settings.learner, ranks), ranks, stop.is_set)
+        ranks.leave()
 
-    await in_background(work)
+    await _unless_starting(asyncio.create_task(in_background(work)), stop, opened.is_set)
+
+
+async def _unless_starting(
+    working: asyncio.Task[None], stop: asyncio.Event, started: Callable[[], bool]
+) -> None:
+    """Awaits `working`. Asked to stop before it has started it is given up: there is nothing to drain."""
+    asked = asyncio.create_task(stop.wait())
+    await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not working.done() and not started():
+        working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working

@@ -58,6 +58,12 @@ def _command(service: Service) -> Callable[..., None]:
 
         settings = load_settings(config)
         name = worker_id or default_worker_id(service)
+        if "RANK" in os.environ:
+            from temper.up.child import tie_to_parent
+
+            tie_to_parent(
+                os.getppid()
+            )  # whoever starts ranks together is gone: nobody would end them together
         if service == "learner" and settings.learner.processes > 1 and "RANK" not in os.environ:
             from temper.up.ranks import run_ranks
 

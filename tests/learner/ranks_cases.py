@@ -6,6 +6,7 @@ above TOLERANCE is a mistake. In float32 a lost token of a small batch would hid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from services.learner.distributed.ranks import Ranks
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
-from services.learner.model import PolicyModel
+from services.learner.model import PolicyModel, checkpoint_activations
 from services.learner.objectives.presets import Objective, preset
 from services.learner.pairing import batch_of
 from services.learner.replica import Replica
@@ -91,6 +92,31 @@ def lora_policy_of(seed: int = 0) -> PolicyModel:
     settings = LoraSettings(rank=2, alpha=4.0, targets=("q_proj", "down_proj"))
     adapters = add_adapters(policy.model, settings, "digest", seed)
     return PolicyModel(policy.model, policy.served, adapters)
+
+
+def checkpointed_policy_of(seed: int = 0) -> PolicyModel:
+    """Layers are computed again in the backward pass, with the collectives that are in them."""
+    policy = policy_of(seed)
+    checkpoint_activations(policy, "model")
+    return policy
+
+
+def bfloat16_policy_of(seed: int = 0) -> PolicyModel:
+    return PolicyModel(small_policy(seed=seed).model, torch.bfloat16)
+
+
+POLICIES: dict[str, Callable[[int], PolicyModel]] = {
+    "adapters": lora_policy_of,
+    "activation checkpointing": checkpointed_policy_of,
+    "bfloat16": bfloat16_policy_of,
+}
+"""Under "kl in the loss"."""
+
+
+def tolerance_of(name: str) -> float:
+    """bfloat16 has 8 bits of mantissa: other shapes of the same products round otherwise, and a gradient of a few hundred
+    of them differs by some hundredths (0.013 was seen)."""
+    return 0.05 if name == "bfloat16" else TOLERANCE
 
 
 def replica_of(policy: PolicyModel, ranks: Ranks | None = None) -> Replica:

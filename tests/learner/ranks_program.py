@@ -14,7 +14,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 torch.set_num_threads(1)
 
-from ranks_cases import MODES, OBJECTIVES, batch, lora_policy_of, policy_of, replica_of, run  # noqa: E402
+from ranks_cases import MODES, OBJECTIVES, POLICIES, batch, policy_of, replica_of, run  # noqa: E402
 
 from services.learner.batching import Batch  # noqa: E402
 from services.learner.distributed.follower import follow  # noqa: E402
@@ -33,22 +33,17 @@ def main(results: str, modes: list[str]) -> None:
     found: dict[str, Any] = {}
     for mode in modes:
         ranks = JoinedRanks(PLACE, torch.device("cpu"), MODES[mode])
-        for name, objective in OBJECTIVES.items():
+        of_kinds = {name: (make, OBJECTIVES["kl in the loss"]) for name, make in POLICIES.items()}
+        of_objectives = {name: (policy_of, objective) for name, objective in OBJECTIVES.items()}
+        for name, (make, objective) in {**of_objectives, **of_kinds}.items():
             # Another seed on the other rank: it must begin with rank 0's weights all the same.
-            policy = spread_policy(policy_of(seed=PLACE.rank), ranks, MODES[mode])
+            policy = spread_policy(make(PLACE.rank), ranks, MODES[mode])
             replica = replica_of(policy, ranks)
             if not PLACE.leads:
                 follow(replica, ranks, lambda: False)
                 continue
             found[f"{mode}/{name}"] = run(replica, objective)
             replica.dismiss()
-        policy = spread_policy(lora_policy_of(seed=PLACE.rank), ranks, MODES[mode])
-        replica = replica_of(policy, ranks)
-        if PLACE.leads:
-            found[f"{mode}/lora"] = run(replica, OBJECTIVES["kl in the loss"])
-            replica.dismiss()
-        else:
-            follow(replica, ranks, lambda: False)
         found[f"{mode}/faults"] = faults(ranks, mode)
     if PLACE.leads:
         torch.save(found, results)

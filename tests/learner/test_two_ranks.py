@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranks_cases import MODES, OBJECTIVES, TOLERANCE, Outcome, lora_policy_of, policy_of, replica_of, run
+from ranks_cases import MODES, OBJECTIVES, POLICIES, Outcome, policy_of, replica_of, run, tolerance_of
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 
@@ -45,23 +45,28 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Outcome]:
     found = {name: run(replica_of(policy_of()), objective) for name, objective in OBJECTIVES.items()}
-    return {**found, "lora": run(replica_of(lora_policy_of()), OBJECTIVES["kl in the loss"])}
+    kinds = {name: run(replica_of(make(0)), OBJECTIVES["kl in the loss"]) for name, make in POLICIES.items()}
+    return {**found, **kinds}
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", [*OBJECTIVES, "lora"])
+@pytest.mark.parametrize("name", [*OBJECTIVES, *POLICIES])
 def test_loss_gradients_and_weights_are_those_of_one_rank(
     mode: str, name: str, two_ranks: dict[str, Any], alone: dict[str, Outcome]
 ) -> None:
     one, two = alone[name], two_ranks[f"{mode}/{name}"]
     assert two.tokens == one.tokens > 0
     assert one.again and two.again
-    assert two.losses == pytest.approx(one.losses, rel=TOLERANCE)
-    assert two.norms == pytest.approx(one.norms, rel=TOLERANCE)
+    assert two.losses == pytest.approx(one.losses, rel=tolerance_of(name))
+    assert two.norms == pytest.approx(one.norms, rel=tolerance_of(name))
     assert min(one.norms) > 1e-3
     assert two.moments.keys() == one.moments.keys() and two.weights.keys() == one.weights.keys()
     for key, moment in one.moments.items():
-        assert float((two.moments[key] - moment).norm()) <= TOLERANCE * max(1e-6, float(moment.norm())), key
+        assert float((two.moments[key] - moment).norm()) <= tolerance_of(name) * max(
+            1e-6, float(moment.norm())
+        ), key
+    if name == "bfloat16":
+        return
     # Adam divides by the root of the gradient's square: where a gradient is near 0 its sign is a rounding error, and
     # the update is the whole learning rate. So weights agree less than gradients do.
     for key, weight in one.weights.items():
