@@ -1,5 +1,5 @@
 """`python -m benchmarks.learner_step [figure…]`: all figures, or those of the named workloads (short, short_kl, sft,
-dpo, long, even, even_one_by_one, growth, growth_kept)."""
+dpo, long, even, even_one_by_one, growth, growth_kept, growth_of_two_layers)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def main() -> None:
         "even_one_by_one": lambda: memory(workloads.long(EVEN, 1, name="even_one_by_one"), model, threads),
         "growth": lambda: growth(model, threads),
         "growth_kept": lambda: growth(model, threads, checkpointing=False),
+        "growth_of_two_layers": lambda: growth(model, threads, checkpointing=False, layers=2),
     }
     for unknown in set(asked.figures) - known.keys():
         parser.error(f"{unknown!r} is none of {', '.join(known)}")

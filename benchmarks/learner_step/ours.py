@@ -96,6 +96,9 @@ def main(path: str) -> None:
         activation_checkpointing=spec["checkpointing"],
     )
     policy = load_policy(ModelSettings(path=spec["model"]), learner)
+    if spec["layers"]:
+        policy.body.layers = policy.body.layers[: spec["layers"]]
+        policy.model.config.num_hidden_layers = spec["layers"]
     objective = objective_of(spec["kind"], spec["kl"])
     groups = judged(spec, policy, objective)
     step = Step(

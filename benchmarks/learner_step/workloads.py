@@ -37,6 +37,8 @@ class Workload:
     device_batch: int = 0
     """TRL's per_device_train_batch_size; 0: the whole batch."""
     checkpointing: bool = False
+    layers: int = 0
+    """Of the model, from below; 0: all."""
 
     @property
     def answers(self) -> int:
@@ -98,7 +100,7 @@ def pairs() -> Workload:
     return Workload("dpo", "dpo", made, kl=0.1)
 
 
-def one_sequence(tokens: int, checkpointing: bool) -> Workload:
+def one_sequence(tokens: int, checkpointing: bool, layers: int = 0) -> Workload:
     """A demonstration of so many tokens, 32 of them the prompt."""
     draw = random.Random(5)
     return Workload(
@@ -107,4 +109,5 @@ def one_sequence(tokens: int, checkpointing: bool) -> Workload:
         [_group(draw, 32, [tokens - 32])],
         micro_batch_tokens=tokens,
         checkpointing=checkpointing,
+        layers=layers,
     )
