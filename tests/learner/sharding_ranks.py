@@ -39,7 +39,7 @@ def on_ranks(action: str, place: Path, files: dict[str, str] | None = None) -> l
     try:
         answers = []
         for pipe in pipes:
-            assert pipe.poll(60), "a rank says nothing"
+            assert pipe.poll(180), "a rank says nothing"
             answers.append(pipe.recv())
         for error, _ in answers:
             assert not error, error

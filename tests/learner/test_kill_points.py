@@ -94,13 +94,13 @@ async def life_of_a_run(settings: Settings, deaths: tuple[str, ...], folder: Pat
         for number, death in enumerate(deaths):
             mark = folder / f"death-{number}"
             process = live(settings, f"{death}:{mark}")
-            await asyncio.to_thread(process.join, 60)
+            await asyncio.to_thread(process.join, 180)
             assert process.exitcode == -signal.SIGKILL, (death, process.exitcode)
             assert mark.exists()
         process = live(settings)
-        await world.until(lambda seen: LAST in steps(seen), "the last step", 60)
+        await world.until(lambda seen: LAST in steps(seen), "the last step", 180)
         await world.end()
-        await asyncio.to_thread(process.join, 30)
+        await asyncio.to_thread(process.join, 90)
         assert process.exitcode == 0
         return world.seen
     finally:
