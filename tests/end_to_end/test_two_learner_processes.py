@@ -1,7 +1,9 @@
-"""A run whose learner is two processes: one of them is killed, all come again, the run ends as any other."""
+"""A run whose learner is two processes, with sharded weights and adapters: one of them is killed, all come again, the run
+ends as any other."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,6 +16,15 @@ from temper.models.tiny import make_tiny_model
 from temper.up.ranks import environment_of, run_ranks
 from tests.end_to_end.local_run import LocalRun, temper
 
+RANKS = """
+[learner]
+processes = 2
+[learner.parallel]
+shard = true
+[learner.lora]
+rank = 4
+"""
+
 
 def ranks_of(run: LocalRun) -> list[int]:
     agent = run.pid_of("learner-0")
@@ -24,7 +35,8 @@ def ranks_of(run: LocalRun) -> list[int]:
 def test_a_killed_rank_ends_all_and_all_come_again(tmp_path: Path) -> None:
     tiny = make_tiny_model(tmp_path / "model" / "tiny")
     with LocalRun(tmp_path, tiny, sft_steps=3, rl_steps=2) as run:
-        run.start(TEMPER_LEARNER__PROCESSES="2").wait_for_step(1)
+        run.config.write_text(run.config.read_text() + RANKS)
+        run.start().wait_for_step(1)
         first = ranks_of(run)
         assert len(first) == 2
         os.kill(first[1], signal.SIGKILL)
@@ -32,6 +44,8 @@ def test_a_killed_rank_ends_all_and_all_come_again(tmp_path: Path) -> None:
         assert any("rank 1 of the learner's 2 processes: was killed by SIGKILL" in line for line in run.lines)
         result = temper("audit", str(run.folder))
         assert result.returncode == 0, result.stdout + result.stderr
+        manifest = json.loads((run.folder / "objects/checkpoints/small/00000005/state.json").read_text())
+        assert manifest["policy"]["weights"]["kind"] == "adapter"
         until = time.monotonic() + 20
         while any(Path(f"/proc/{pid}").exists() for pid in first) and time.monotonic() < until:
             time.sleep(0.1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from ranks_cases import OBJECTIVES, batch
+from torch import nn
 
 from services.learner.distributed.place import Place, check_place, place_of
 from services.learner.distributed.split import split
+from services.learner.distributed.spread_policy import layers_of
 from shared.errors import ConfigError
 from shared.settings import LearnerSettings, ParallelSettings
 
@@ -36,6 +38,14 @@ def test_an_environment_that_makes_no_sense_is_named(told: dict[str, str]) -> No
 def test_what_these_processes_cannot_be_is_refused(parallel: ParallelSettings, ranks: int, mend: str) -> None:
     with pytest.raises(ConfigError, match=mend):
         check_place(LearnerSettings(parallel=parallel), Place(0, ranks))
+
+
+def test_a_model_is_sharded_by_its_layers_and_not_by_the_experts_in_one() -> None:
+    layers = [nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(1, 1)] * 9)}) for _ in range(3)]
+    model = nn.ModuleDict({"body": nn.ModuleDict({"layers": nn.ModuleList(layers)}), "head": nn.Linear(1, 1)})
+    assert layers_of(model) == layers
+    with pytest.raises(ConfigError, match="set it to false"):
+        layers_of(nn.Linear(1, 1))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -188,14 +188,23 @@ def _shard(policy: PolicyModel, mesh: DeviceMesh) -> Outer:
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The model's repeated blocks: the longest list of modules in it. Raises `ConfigError` where there is none."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    """The model's repeated blocks: its longest list of modules that is in no other list, as experts are. Raises
+    `ConfigError` where there is none."""
+    lists = list(_outermost_lists(model))
     longest = max(lists, key=len, default=None)
     if not longest:
         raise ConfigError(
             f"learner.parallel.shard: {type(model).__name__} has no list of layers to shard by; set it to false"
         )
     return list(longest)
+
+
+def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield child
+        else:
+            yield from _outermost_lists(child)
 
 
 def _use_attention(model: Any) -> None:
