@@ -13,8 +13,8 @@ where there is a KL, forward, backward, clipping, AdamW. Sampling and rewards ar
 
 Neither side checkpoints activations. Both say the norm of the gradient they found: equal norms, equal work. Sides
 take turns, the first step of each is not counted, and a ratio is of medians. CPU seconds are beside wall seconds: on
-a machine that others use they are the ones to read. Peak memory is
-the most that was resident while a fresh process took its first step (`VmHWM`, Linux).
+a machine that others use they are the ones to read. Peak memory is the
+most that was resident while a process took its second step (`VmHWM`, Linux): the optimizer's moments are there.
 
 TRL is no dependency: `TEMPER_BENCH_TRL_PYTHON` names an interpreter that has it, or `make bench-trl` makes one in
 `.venv-trl`. Without it the comparisons are named and not run.

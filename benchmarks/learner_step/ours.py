@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.learner_step.serve import Line
+from benchmarks.learner_step.workloads import FIRST_ID
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -108,6 +109,10 @@ def main(path: str) -> None:
         max_gradient_norm=learner.max_gradient_norm,
         reference=policy.frozen() if objective.needs_reference else None,
     )
+    if spec["warm"]:
+        few = {**spec, "groups": [{**spec["groups"][0], "answers": [[FIRST_ID] * 8]}]}
+        batch = batch_of(judged(few, policy, objective), objective, learner.micro_batch_tokens)
+        step.take(batch, objective, spec["learning_rate"], objective.kl_coefficient)
     line.say(ready=True)
     while line.asked():
         line.begin()

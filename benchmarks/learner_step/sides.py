@@ -105,8 +105,11 @@ def alternate(
 
 
 def alone(name: Name, workload: Workload, model: Path, threads: int) -> Step:
-    """The first step of a fresh process: its peak is that of one step."""
+    """The second step of a process, with its own peak: from then on the optimizer's moments are there, as in a run.
+    A workload that is warm needs no first one."""
     with side(name, workload, model, threads) as only:
+        if not workload.warm:
+            only.step()
         return only.step()
 
 

@@ -39,6 +39,8 @@ class Workload:
     checkpointing: bool = False
     layers: int = 0
     """Of the model, from below; 0: all."""
+    warm: bool = False
+    """Our side has taken a step on a few tokens before it is asked for one."""
 
     @property
     def answers(self) -> int:
@@ -110,4 +112,5 @@ def one_sequence(tokens: int, checkpointing: bool, layers: int = 0) -> Workload:
         micro_batch_tokens=tokens,
         checkpointing=checkpointing,
         layers=layers,
+        warm=True,
     )
