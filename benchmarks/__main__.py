@@ -56,6 +56,7 @@ def main() -> int:
         turns.measure(TINY),
         agent.measure(TINY),
         asynchrony.measure(),
+        asynchrony_real.measure(TINY),
         curves.measure(TINY),
         memory.measure(TINY),
         publishing.measure(SMALL),
