@@ -26,7 +26,7 @@ from services.learner.staging import HostCopies
 from shared.settings import LearnerSettings, ModelSettings
 from shared.storage import ObjectStore
 
-ROUNDS, TOKENS = 2, 256
+ROUNDS, TOKENS = 2, 64
 
 
 class Learner:
@@ -59,10 +59,13 @@ class Learner:
     def live(self) -> tuple[Any, Any]:
         return self.policy.published_tensors(), optimizer_tensors(self.policy, self.optimizer)
 
-    def copies(self) -> tuple[Any, Any]:
-        """All that the next step waits for."""
-        weights, moments = self.live()
+    def canary_and(self, tensors: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+        """The next step waits for the canary either way."""
         make_canary(self.policy, 1e-3)
+        return tensors()
+
+    def copies(self) -> tuple[Any, Any]:
+        weights, moments = self.live()
         return self._weights.of(weights), self._moments.of(moments)
 
 
@@ -75,10 +78,10 @@ def seconds_of(job: Callable[[], Any]) -> float:
 def one_round(learner: Learner) -> Iterator[tuple[str, float]]:
     """(what, seconds) of each thing that is compared."""
     yield "alone", seconds_of(learner.step)
-    yield "at_once", seconds_of(lambda: learner.write(*learner.live()))
+    yield "at_once", seconds_of(lambda: learner.write(*learner.canary_and(learner.live)))
     learner.prune()
     copies: list[Any] = []
-    yield "held_up", seconds_of(lambda: copies.extend(learner.copies()))
+    yield "held_up", seconds_of(lambda: copies.extend(learner.canary_and(learner.copies)))
     written: list[float] = []
     writing = threading.Thread(target=lambda: written.append(seconds_of(lambda: learner.write(*copies))))
     writing.start()
