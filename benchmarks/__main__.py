@@ -11,7 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import agent, asynchrony, bus, checkpoints, loop, memory, publishing, sandbox, turns
+from benchmarks import (
+    agent,
+    asynchrony,
+    asynchrony_real,
+    bus,
+    checkpoints,
+    loop,
+    memory,
+    publishing,
+    sandbox,
+    turns,
+)
 from benchmarks.curves import measure as curves
 from benchmarks.figures import TEMPER, figure, show
 from benchmarks.learner_step import figures as learner_step
