@@ -178,9 +178,9 @@ def test_one_trajectory_gives_one_record_a_hundred_times_also_under_load(
 
     async def body() -> None:
         async with bench(settings) as it, verifying(settings, methods=methods):
-            quiet = await records(it, message, 60)
+            quiet = await records(it, message, 80)
             with load(8 * 2):
-                loaded = await records(it, message, 40, before=60)
+                loaded = await records(it, message, 20, before=80)
             assert len({reward.stable_bytes() for reward in quiet + loaded}) == 1
             assert len({reward.wall_seconds for reward in quiet + loaded}) > 1, "they are checks, not copies"
             assert {reward.verdict for reward in quiet} <= {"passed", "failed"}
