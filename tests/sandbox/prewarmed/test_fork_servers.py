@@ -321,3 +321,31 @@ def test_a_thousand_checks_leak_nothing(jail: Jailer) -> None:
     jail.wait(some(1000))
     assert settled() == before
     nothing_left(jail)
+
+
+FEW = """
+import asyncio, resource
+resource.setrlimit(resource.RLIMIT_NPROC, (2000, 2000))
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+from shared.sandbox.limits import Limits
+from shared.sandbox.prewarmed.child import Check
+from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.command import Command
+from tests.sandbox.machines import settings_of
+
+async def main():
+    async with Sandbox(settings_of("{mode}")) as sandbox:
+        print((await sandbox.prewarmed.run(Check("print(1)"))).stdout)
+        print((await sandbox.run(Command(("echo", "2")), Limits(open_files=4096, processes=4096))).stdout)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_machine_with_few_processes_and_descriptors_has_jails_too(mode: str) -> None:
+    """The hard limits of a small machine are below what a jail would like."""
+    done = subprocess.run(  # noqa: PLW1510 - told by its output
+        [sys.executable, "-c", FEW.format(mode=mode)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "b'1\\n'\nb'2\\n'\n", done.stderr
