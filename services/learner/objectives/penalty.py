@@ -34,7 +34,7 @@ def returns_to_go(penalty: Float64, attempts: Int64, order: Int64, rewards: Floa
     upto = np.cumsum(ordered)
     last = np.searchsorted(owners, owners, side="right") - 1
     rest = upto[last] - upto + ordered
-    out = np.empty_like(ordered)
+    out: Float64 = np.empty_like(ordered)
     out[by_time] = rewards[owners] - rest
     return out
 
