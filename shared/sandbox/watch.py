@@ -19,9 +19,11 @@ from shared.sandbox.outcome import Outcome
 from shared.sandbox.starvation import Starvation
 
 LOOK_S = 0.05
-LONGEST_LOOK_S = 0.2
+LONGEST_LOOK_S = 0.4
 """Looks grow apart up to here, but never so far that the CPU limit could be passed between two. To read the counters
 and the statistics of the scheduler twenty times a second took one part in fifty of a check that computes."""
+_STARVED_LOOKS = 20
+"""Of the wall limit: when it is looked how long the run waited for a processor, which counts at that limit alone."""
 _CORES = os.cpu_count() or 1
 
 
@@ -45,7 +47,8 @@ class Watch:
         self._clock = clock
         self._started = clock()
         self._starved = Starvation(processes, limits.wall_s)
-        self._look_s, self._longest_look_s = LOOK_S, longest_look_s
+        self._look_s, self._longest_look_s = min(2 * LOOK_S, longest_look_s), longest_look_s
+        self._starved_look = limits.wall_s / _STARVED_LOOKS
         self._woken = asyncio.Event()
         self._over = False
         self._ended_at: float | None = None
@@ -104,7 +107,13 @@ class Watch:
             try:
                 await asyncio.wait_for(self._woken.wait(), min(self._next_look(counters), left))
             except TimeoutError:
-                self._starved.look(self.seconds)
+                self._look_for_starvation()
+
+    def _look_for_starvation(self) -> None:
+        now = self.seconds
+        if now >= self._starved_look:
+            self._starved_look = now + max(LOOK_S, self._limits.wall_s / _STARVED_LOOKS)
+            self._starved.look(now)
 
     def _next_look(self, counters: Counters) -> float:
         """Seconds until then."""

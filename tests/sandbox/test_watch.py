@@ -66,7 +66,7 @@ def test_looks_grow_apart_and_never_past_a_limit(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(watching.asyncio, "wait_for", pause)
     assert asyncio.run(run()) is Outcome.CPU_LIMIT
-    assert pauses[:4] == [0.05, 0.1, 0.2, 0.3]
+    assert pauses[:4] == [0.1, 0.2, 0.3, 0.3]
     assert LIMITS.cpu_s <= 4 * now[0] <= LIMITS.cpu_s + 4 * 0.05, "over by one short look at most"
 
 
