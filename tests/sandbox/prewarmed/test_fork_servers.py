@@ -348,4 +348,4 @@ def test_a_machine_with_few_processes_and_descriptors_has_jails_too(mode: str) -
     done = subprocess.run(  # noqa: PLW1510 - told by its output
         [sys.executable, "-c", FEW.format(mode=mode)], capture_output=True, text=True, timeout=120
     )
-    assert done.stdout == "b'1\\n'\nb'2\\n'\n", done.stderr
+    assert done.stdout.endswith("b'1\\n'\nb'2\\n'\n"), done.stderr  # a reaper may speak first
