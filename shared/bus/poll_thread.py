@@ -287,6 +287,8 @@ def _group_options(plan: PollPlan) -> dict[str, Any]:
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
+    from shared.bus.assignor import ByTopicAssignor
+
     bus = plan.bus
     cooperative = bus.rebalance == "cooperative"
     return {
@@ -297,7 +299,8 @@ def _group_options(plan: PollPlan) -> dict[str, Any]:
         # How long a rebalance waits for a member: its bounded drain, and time to spare.
         "max_poll_interval_ms": max(60_000, round(2000 * bus.drain_s) + 30_000),
         "partition_assignment_strategy": (
-            CooperativeStickyAssignor if cooperative else RoundRobinPartitionAssignor,
+            # The second is what groups of earlier builds have: the broker takes what all members know.
+            (ByTopicAssignor, CooperativeStickyAssignor) if cooperative else (RoundRobinPartitionAssignor,)
         ),
     }
 

@@ -60,6 +60,24 @@ def test_members_that_join_and_leave_share_the_work_without_doing_it_twice(
     run(test(), 60.0)
 
 
+@pytest.mark.parametrize("protocol", ["cooperative", "eager"])
+def test_members_share_every_topic_and_not_only_their_sum(make_settings: Make, protocol: str) -> None:
+    """All work is in one topic of many, as most of a run is."""
+    settings = make_settings(bus={"rebalance": protocol, "partitions": 2})
+
+    async def test() -> None:
+        first, second = Seen(), Seen()
+        async with producing(settings) as producer, working(settings, producer, first, "rollout-0") as one:
+            await until(lambda: one.stats().partitions == 10, "the first has all")
+            async with working(settings, producer, second, "rollout-1") as two:
+                await until(lambda: one.stats().partitions == two.stats().partitions == 5, "both are in")
+                await send_tasks(producer, settings, range(200))
+                await until(lambda: len(first.finished) + len(second.finished) >= 200, "all records")
+                assert len(first.finished) > 30 < len(second.finished)
+
+    run(test(), 60.0)
+
+
 def test_a_full_member_that_gains_partitions_stays_within_its_buffer(make_settings: Make) -> None:
     settings = make_settings(bus={"partitions": 4, "drain_s": 0.5, "retry_delays_s": []})
     small = {
