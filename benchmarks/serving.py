@@ -212,11 +212,13 @@ async def follow(rig: Rig, policies: Sequence[Policy]) -> dict[str, Any]:
 async def _measure(settings: Settings, folder: Path, scale: float) -> list[dict[str, Any]]:
     from services.rollout.engines.vllm import VllmEngine
     from services.rollout.engines.vllm_leg import open_llm
+    from services.rollout.engines.vllm_stats import RoomStats
 
     policies = await asyncio.to_thread(announcements, settings, folder, 4)
-    llm = await asyncio.to_thread(open_llm, settings)
+    stats = RoomStats()
+    llm = await asyncio.to_thread(open_llm, settings, stats)
     codec = ChatCodec.open(settings.model.path)
-    engine = GatedEngine(VllmEngine(llm, settings), "in_flight")
+    engine = GatedEngine(VllmEngine(llm, settings, stats), "in_flight")
     names = TopicNames(settings.bus.namespace)
     producer = TypedProducer(settings, "bench")
     reader = LogReader(settings, "rollout", [names.trajectories("single_turn", "normal")])

@@ -37,6 +37,10 @@ class Cut:
         await self._event.wait()
 
 
+def is_asked(cut: Cut | None) -> bool:
+    return cut is not None and cut.asked
+
+
 async def unless_cut(cut: Cut | None, work: Coroutine[Any, Any, R], grace_s: float = GRACE_S) -> R | None:
     """What `work` returns; None where it was not done `grace_s` after the cut, and is cancelled. Raises what it raises."""
     if cut is None:

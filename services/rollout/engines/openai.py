@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from services.rollout.engines.base import (
     RequestTooLongError,
     check_canary,
 )
+from services.rollout.engines.calls import Calls
 from services.rollout.engines.http import HttpError, call
 from services.rollout.engines.openai_answer import Answer, request_body, score_body, scores_of
 from shared.contracts import Canary
@@ -43,6 +44,7 @@ from shared.errors import AttestationError, DependencyError
 from shared.settings import Settings
 
 _WATCH_S = 1.0
+R = TypeVar("R")
 _SILENCES = 5  # looks in a row without an answer before the server counts as gone
 _PROOF_TOLERANCE = 0.05  # nats; half the temperature changes them by tenths, bfloat16 kernels by hundredths
 _PROOF = tuple(range(3, 13))
@@ -68,9 +70,7 @@ class OpenAiEngine:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._running = 0
-        self._calls: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
+        self._calls = Calls()
         self._sampled = 0
 
     @classmethod
@@ -139,8 +139,7 @@ class OpenAiEngine:
                 f"request {request.request_id}: the prompt is empty or holds an id outside the vocabulary of "
                 f"{self._shapes.vocabulary}: tokenizer and model do not belong together"
             )
-        generation: Generation = await self._call(self._generate(request))
-        return generation
+        return await self._call(self._generate(request))
 
     async def pause(self) -> None:
         """The server cannot stop inside an answer: waits for those that run."""
@@ -179,7 +178,7 @@ class OpenAiEngine:
 
     async def watch(self) -> None:
         silences = 0
-        while not self._closed:
+        while not self._calls.closed:
             try:
                 await asyncio.wait_for(call("GET", f"{self._base}/models", key=self._key), 10)
                 silences = 0
@@ -192,36 +191,15 @@ class OpenAiEngine:
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel_calls)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._calls.close():
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _cancel_calls(self) -> None:
-        for one in self._calls:
-            one.cancel()
-
-    async def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _call(self, work: Coroutine[Any, Any, R]) -> R:
         """What `close` can end."""
-        if self._closed:
-            work.close()
-            raise GenerationFault("the engine is closed: it takes no more requests")
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.create_task(work)
-        self._calls.add(task)
         try:
-            return await task
-        except asyncio.CancelledError:
-            if self._closed:
-                raise GenerationFault("the engine was closed while this request ran") from None
-            task.cancel()
-            raise
+            return await self._calls.run(work)
         except HttpError as error:
             raise GenerationFault(f"rollout.server: {error}") from error
-        finally:
-            self._calls.discard(task)
 
     async def _generate(self, request: GenerateRequest) -> Generation:
         submitted = time.monotonic()

@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from services.rollout.engines.announced import ModelShapes
 from services.rollout.engines.base import (
+    NOTHING,
     EngineDiedError,
     EngineLoad,
     EngineTimings,
@@ -34,21 +35,26 @@ from services.rollout.engines.base import (
     check_canary,
     runs_of,
 )
+from services.rollout.engines.calls import Calls
+from services.rollout.engines.cut import Cut, is_asked
 from services.rollout.engines.labels import Labels
 from services.rollout.engines.vllm_leg import Leg, open_llm, score_parameters
+from services.rollout.engines.vllm_stats import RoomStats
 from shared.contracts import Canary
 from shared.errors import AttestationError
 from shared.plain_errors import one_line
 from shared.settings import Settings
 
+R = TypeVar("R")
 _HEALTH_S = 0.5
 
 
 class VllmEngine:
-    """See `Engine`. `llm` is an AsyncLLM opened by `open_llm`, and is given away."""
+    """See `Engine`. `llm` is an AsyncLLM opened by `open_llm` with `stats`, and is given away."""
 
-    def __init__(self, llm: Any, settings: Settings) -> None:
+    def __init__(self, llm: Any, settings: Settings, stats: RoomStats | None = None) -> None:
         self._llm = llm
+        self._stats = stats or RoomStats()
         self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
         self._longest = min(settings.rollout.max_batch_tokens, self._shapes.positions)
         self._max_batch = settings.rollout.max_batch
@@ -60,11 +66,9 @@ class VllmEngine:
         self._label = ""
         self._version = -1
         self._paused = False
-        self._closed = False
         self._death = ""
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls = Calls()
         self._legs: set[str] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._started = 0
         self._sampled = 0
 
@@ -74,7 +78,8 @@ class VllmEngine:
 
         Raises `DependencyError` where vllm is not installed or does not start.
         """
-        return cls(open_llm(settings), settings)
+        stats = RoomStats()
+        return cls(open_llm(settings, stats), settings, stats)
 
     @property
     def name(self) -> str:
@@ -95,8 +100,7 @@ class VllmEngine:
                 f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
             )
         self._check_ids(request.request_id, request.prompt_ids)
-        generation: Generation = await self._call(self._generate(request))
-        return generation
+        return await self._call(self._generate(request))
 
     async def pause(self) -> None:
         self._paused = True
@@ -115,8 +119,7 @@ class VllmEngine:
     async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
         """As `Engine.score`; waits while the engine is paused."""
         self._check_ids("score", token_ids)
-        scored: Logprobs = await self._call(self._score(token_ids, lengths))
-        return scored
+        return await self._call(self._score(token_ids, lengths))
 
     def capacity(self) -> EngineLoad:
         return EngineLoad(
@@ -126,10 +129,12 @@ class VllmEngine:
             version=self._version,
             sampled_tokens=self._sampled,
             decode_steps=0,
+            kv_use=self._stats.kv_use,
+            preempted=self._stats.preempted,
         )
 
     async def watch(self) -> None:
-        while not self._closed:
+        while not self._calls.closed:
             if not self._death and self._llm.errored:
                 self._died("its process ended")
             if self._death:
@@ -137,44 +142,23 @@ class VllmEngine:
             await asyncio.sleep(_HEALTH_S)
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel_calls)
-        self._llm.shutdown()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._calls.close():
+            self._llm.shutdown()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _cancel_calls(self) -> None:
-        for call in self._calls:
-            call.cancel()
-
-    async def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _call(self, work: Coroutine[Any, Any, R]) -> R:
         """What `close` can end, and whose failure is told from the engine's death."""
-        if self._closed or self._death:
+        if self._death:
             work.close()
-            raise GenerationFault(self._death or "the engine is closed: it takes no more requests")
-        self._loop = asyncio.get_running_loop()
-        call = asyncio.create_task(work)
-        self._calls.add(call)
+            raise GenerationFault(self._death)
         try:
-            return await call
-        except asyncio.CancelledError:
-            if self._closed:
-                raise GenerationFault("the engine was closed while this request ran") from None
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            raise
+            return await self._calls.run(work)
         except (GenerationFault, AttestationError):
             raise
         except Exception as error:
-            if self._closed:
-                raise GenerationFault("the engine was closed while this request ran") from error
             if self._llm.errored:
                 self._died(one_line(error))
             raise GenerationFault(self._death or f"vllm: {one_line(error)}") from error
-        finally:
-            self._calls.discard(call)
 
     def _died(self, how: str) -> None:
         self._version = -1
@@ -195,14 +179,13 @@ class VllmEngine:
         logprobs: list[float] = []
         versions: list[int] = []
         async with self._places:
-            await self._going.wait()
             started = time.monotonic()
             first = 0.0
             legs = 0
-            while True:
+            while not is_asked(request.cut):
                 await self._going.wait()
                 leg = Leg(request, ids, legs, self._next_id(request.request_id))
-                await self._run(leg)
+                await self._run(leg, request.cut)
                 first = first or leg.first or time.monotonic()
                 counted = await self._labels.settle(leg.spans)
                 ids += leg.ids[: len(counted)]
@@ -211,6 +194,9 @@ class VllmEngine:
                 legs += 1
                 if leg.complete and len(counted) == len(leg.ids):
                     break
+        if not ids:
+            return NOTHING
+        whole = ids[-1] in request.stop_ids or len(ids) >= request.max_tokens
         if not np.isfinite(logprobs).all():
             raise GenerationFault(
                 f"request {request.request_id}: policy {versions[-1]} gives log-probabilities that are no numbers; "
@@ -220,7 +206,7 @@ class VllmEngine:
             token_ids=np.array(ids, dtype=np.int32),
             logprobs=np.array(logprobs, dtype=np.float32),
             versions=runs_of(versions),
-            stop_reason="stop" if ids[-1] in request.stop_ids else "length",
+            stop_reason=("stop" if ids[-1] in request.stop_ids else "length") if whole else "cut",
             timings=EngineTimings(
                 queued=started - submitted, prefill=first - started, decode=time.monotonic() - first
             ),
@@ -230,13 +216,21 @@ class VllmEngine:
         self._started += 1
         return f"{name}#{self._started}"
 
-    async def _run(self, leg: Leg) -> None:
+    async def _run(self, leg: Leg, cut: Cut | None) -> None:
         self._legs.add(leg.name)
+        ending = asyncio.ensure_future(self._abort(leg, cut)) if cut is not None else None
         try:
             async for output in self._llm.generate(leg.prompt(self._label), leg.parameters(), leg.name):
                 self._sampled += leg.take(output)
         finally:
             self._legs.discard(leg.name)
+            if ending is not None:
+                ending.cancel()
+
+    async def _abort(self, leg: Leg, cut: Cut) -> None:
+        """At the word, the leg ends with what it has."""
+        await cut.wait()
+        await self._llm.abort([leg.name])
 
     async def _load(self, weights: Path, version: int, canary: Canary | None) -> None:
         self._version = -1

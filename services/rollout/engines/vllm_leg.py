@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from services.rollout.engines.base import GenerateRequest
+from services.rollout.engines.vllm_stats import RoomStats
 from shared.errors import DependencyError
 from shared.plain_errors import one_line
 from shared.settings import Settings
@@ -32,7 +33,7 @@ _SPARE_PLACES = 8
 _BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def open_llm(settings: Settings) -> Any:
+def open_llm(settings: Settings, stats: RoomStats) -> Any:
     """A running AsyncLLM. Raises `DependencyError`: not installed, or it does not start (the reason is in the line)."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -51,7 +52,9 @@ def open_llm(settings: Settings) -> Any:
             "this release of vllm does not say which weights sampled a token: install vllm 0.32 or later"
         )
     try:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(settings)))
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs(**_arguments(settings)), stat_loggers=[stats.factory]
+        )
     except Exception as error:
         raise DependencyError(
             f"vllm does not start with {settings.model.path!r}: {one_line(error)}"
