@@ -79,9 +79,15 @@ class Base:
     def whole(self, weights: Path, scratch: Path) -> Path:
         """`weights` itself, or for an adapter the file `scratch` with all that it makes of the base, in the run's dtype.
 
-        Raises `AttestationError` for an adapter of another base, or of no matrix in it, and `StorageError`.
+        Raises `AttestationError` for an adapter of another base, or of no matrix in it, and for bytes that are as they
+        were announced and no weights; `StorageError` where `scratch` cannot be written.
         """
-        info = info_of(weights)
+        try:
+            info = info_of(weights)
+        except StorageError as error:
+            raise AttestationError(
+                f"weights {weights}: not a readable safetensors file ({error}); publish the policy again"
+            ) from error
         if info is None:
             return weights
         self._sha256 = self._sha256 or folder_sha256(self._folder)
