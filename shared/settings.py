@@ -500,6 +500,10 @@ def load_settings(path: str | Path, environment: Mapping[str, str] | None = None
         document = tomllib.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{place}: no such file; give the path of a run's TOML") from error
+    except IsADirectoryError as error:
+        raise ConfigError(
+            f"{place}: is a folder; give the path of a run's TOML, such as {place / 'run.toml'}"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{place}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:

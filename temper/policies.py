@@ -72,7 +72,7 @@ def _of_run(folder: Path, which: str) -> RunPolicy:
         raise ConfigError(
             f"run {settings.run.name!r} has no checkpoint with its weights in {store.uri_of(root)}"
         )
-    step = _step(folder, which, kept)
+    step = _step(folder, which, kept, {int(name) for name in complete if name.isdecimal()})
     place = f"{root}/{step:08d}"
     try:
         manifest = json.loads(store.get_bytes(store.uri_of(f"{place}/{MANIFEST}")))
@@ -82,15 +82,17 @@ def _of_run(folder: Path, which: str) -> RunPolicy:
     return RunPolicy(settings, step, store.uri_of(f"{place}/{WEIGHTS}"), sha256)
 
 
-def _step(folder: Path, which: str, kept: list[int]) -> int:
+def _step(folder: Path, which: str, kept: list[int], complete: set[int]) -> int:
     if which == "last":
         return kept[-1]
     if which == "best":
         return _best(folder, kept)
     if which.isascii() and which.isdigit() and int(which) in kept:
         return int(which)
+    pruned = which.isascii() and which.isdigit() and int(which) in complete
+    why = "its weights were pruned" if pruned else "no such checkpoint"
     raise ConfigError(
-        f"{folder}@{which}: no such checkpoint; its weights are kept of the steps {', '.join(map(str, kept))}: "
+        f"{folder}@{which}: {why}; kept are the steps {', '.join(map(str, kept))}: "
         "name one of them, or best, or last"
     )
 

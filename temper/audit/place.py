@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ADDRESS = "broker.address"
 """File in a run's folder with `host:port` of the broker that `temper up` runs at the moment."""
+REPLAY = "replay.json"
+"""File that only the folder of a replay has."""
 _NEVER_MS = 10 * 365 * 86_400_000
 
 
@@ -49,9 +51,13 @@ def connected(settings: Settings) -> Iterator[Settings]:
     """The same settings with a broker that answers: the one they name, the one that runs, or one started here.
 
     The one they name is passed over where it does not answer and the run has a dev broker's data of its own: its
-    address is of a `temper up` that has ended. Raises `ConfigError` where there is no broker and no data to start one
-    over.
+    address is of a `temper up` that has ended. Raises `ConfigError` for a replay, and where there is no broker and no
+    data to start one over.
     """
+    if (settings.run_folder / REPLAY).exists():
+        raise ConfigError(
+            f"{settings.run_folder} is a replay of another run and has no topics of its own: give that run's folder"
+        )
     data = settings.run_folder / "broker"
     if settings.bus.bootstrap_servers and (not data.is_dir() or _answers(settings.bus.bootstrap_servers)):
         yield settings

@@ -40,11 +40,14 @@ def replay(
     import json
     from dataclasses import asdict
 
+    from shared.errors import ConfigError
     from temper.audit.place import run_settings
     from temper.replay.plan import Wish
     from temper.replay.run import replay as make
 
     settings = run_settings(run)
+    if into and into != Path(into).name:
+        raise ConfigError(f"--into {into!r} is a path: give a name; the folder is made beside the run's")
     wish = Wish(first, steps, objective, tuple(changes or ()))
     folder = run.absolute().parent / (into or f"{settings.run.name}-replay-{first}")
 

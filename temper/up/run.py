@@ -30,14 +30,13 @@ from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
 from shared.stopping import in_background, unless
+from temper.audit.place import REPLAY
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress, at_work
 from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
 from temper.up.view import View
 
 BROKER = "broker"
-REPLAY = "replay.json"
-"""What `temper replay` leaves in its folder."""
 SLACK_S = 10.0
 """On top of the services' own drain time before they are killed."""
 

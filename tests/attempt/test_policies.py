@@ -77,7 +77,8 @@ def test_a_run_that_was_moved_is_found_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("which", "why"),
     [
-        ("@2", "kept of the steps 4, 8"),
+        ("@2", "weights were pruned; kept are the steps 4, 8"),
+        ("@5", "no such checkpoint; kept are the steps 4, 8"),
         ("@bets", "no such checkpoint"),
         (
             "@best",

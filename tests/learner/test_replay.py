@@ -98,6 +98,8 @@ def test_the_same_objective_gives_the_same_bits(run: Path) -> None:
         assert len((folder / "steps.jsonl").read_text().splitlines()) == 5 - first
         listed = CliRunner().invoke(app, ["checkpoint", "list", str(folder), "--json"])
         assert json.loads(listed.stdout)[-1]["step"] == 5
+        audited = CliRunner().invoke(app, ["audit", str(folder)])
+        assert isinstance(audited.exception, ConfigError) and "is a replay" in str(audited.exception)
     shown = replay(run, "--from", "2", "--steps", "1", "--into", "one").stdout
     assert "1 steps came out to the last bit" in shown
 
@@ -147,6 +149,7 @@ def test_what_cannot_be_replayed_is_said(run: Path) -> None:
     (run.parent / "taken").mkdir()
     (run.parent / "taken" / "file").touch()
     assert "is there already" in str(error("--from", "4", "--into", "taken"))
+    assert "is a path: give a name" in str(error("--from", "4", "--into", "../x"))
     assert "write key=value" in str(error("--from", "4", "--set", "clip_high", "--into", "x"))
     assert "does not exist" in str(error("--from", "4", "--objective", "grp", "--into", "x"))
     assert "does not fit a stage of kind 'rl'" in str(

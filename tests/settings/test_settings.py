@@ -84,8 +84,11 @@ def test_one_line_names_the_mistake(tmp_path: Path, change: str, message: str) -
 def test_a_missing_or_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load_settings(tmp_path / "nothing.toml", {})
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=f"is a folder; .* such as {tmp_path}/run.toml"):
         load_settings(tmp_path, {})
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path / "latin.toml", {})
 
 
 def test_the_environment_overrides(tmp_path: Path) -> None:
