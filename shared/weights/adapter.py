@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import AttestationError, StorageError
+from shared.storage.local import read_chunks
 from shared.weights.layout import WeightsFile
+from shared.weights.unreadable import unreadable
 
 METADATA = "temper.adapter"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-_CHUNK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,8 @@ def folder_sha256(folder: Path) -> str:
     whole = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         whole.update(file.name.encode() + b"\0")
-        with file.open("rb") as source:
-            while chunk := source.read(_CHUNK_BYTES):
-                whole.update(chunk)
+        for chunk in read_chunks(file):
+            whole.update(chunk)
     return whole.hexdigest()
 
 
@@ -85,9 +85,7 @@ class Base:
         try:
             info = info_of(weights)
         except StorageError as error:
-            raise AttestationError(
-                f"weights {weights}: not a readable safetensors file ({error}); publish the policy again"
-            ) from error
+            raise unreadable(weights, error) from error
         if info is None:
             return weights
         self._sha256 = self._sha256 or folder_sha256(self._folder)

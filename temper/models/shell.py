@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.models.folders import prepare
+from temper.models.little import little_llama
 from temper.models.tiny import CHAT_TEMPLATE, END_TOKEN, PAD_TOKEN, ROLE_TOKENS, SPECIAL_TOKENS
 
 RECIPE = "shell-llama/1"
@@ -100,27 +101,7 @@ def _copy_at_first(model: Any) -> None:
 
 
 def _model(vocabulary: int, seed: int) -> Any:
-    import torch
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
-
     pad, end = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(END_TOKEN)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=_CONTEXT,
-        initializer_range=0.06,
-        tie_word_embeddings=True,
-        pad_token_id=pad,
-        bos_token_id=None,
-        eos_token_id=end,
+    return little_llama(
+        vocabulary, seed, pad=pad, end=end, key_value_heads=4, context=_CONTEXT, begin=_copy_at_first
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-        _copy_at_first(model)
-    model.generation_config = GenerationConfig(pad_token_id=pad, eos_token_id=end)
-    return model

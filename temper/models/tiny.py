@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.models.folders import prepare
+from temper.models.little import little_llama
 
 RECIPE = "tiny-llama/1"
 PAD_TOKEN, UNKNOWN_TOKEN, END_TOKEN = "<|pad|>", "<|unknown|>", "<|end|>"
@@ -68,26 +69,5 @@ def _tokenizer() -> Any:
 
 
 def _model(vocabulary: int, seed: int) -> Any:
-    import torch
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
-
     pad, end = SPECIAL_TOKENS.index(PAD_TOKEN), SPECIAL_TOKENS.index(END_TOKEN)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=96,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.06,
-        tie_word_embeddings=True,
-        pad_token_id=pad,
-        bos_token_id=None,
-        eos_token_id=end,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(pad_token_id=pad, eos_token_id=end)
-    return model
+    return little_llama(vocabulary, seed, pad=pad, end=end, key_value_heads=2, context=512)

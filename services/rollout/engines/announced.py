@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from services.rollout.engines.weights import vocabulary_hint
 from shared.errors import AttestationError
+from shared.weights.unreadable import unreadable
 
 _DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 _HEAD = "lm_head.weight"
@@ -39,9 +40,7 @@ class ModelShapes:
                 found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
                 parts = {name: (list(part.get_shape()), part.get_dtype()) for name, part in found.items()}
         except (SafetensorError, OSError) as error:
-            raise AttestationError(
-                f"weights {path}: not a readable safetensors file: {error}; publish the policy again"
-            ) from error
+            raise unreadable(path, error) from error
         spare = {_HEAD} if self._tied else set()
         for what, names in (
             ("is missing", set(self.shapes) - set(parts) - spare),

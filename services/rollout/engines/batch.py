@@ -25,6 +25,7 @@ from services.rollout.engines.base import (
     draws,
     runs_of,
 )
+from services.rollout.engines.cut import is_asked
 from services.rollout.engines.decoder import Decoder
 from services.rollout.engines.sampling import sample
 
@@ -113,10 +114,8 @@ class Batch:
 
     def _cut(self) -> None:
         """Requests that are to end now, with what there is of them."""
-        running = [row for row in self.rows if row.request.cut is not None and row.request.cut.asked]
-        waiting = [
-            row for row in self._admission.waiting() if row.request.cut is not None and row.request.cut.asked
-        ]
+        running = [row for row in self.rows if is_asked(row.request.cut)]
+        waiting = [row for row in self._admission.waiting() if is_asked(row.request.cut)]
         self._leave(running)
         self._admission.discard(waiting)
         for row in [*running, *waiting]:

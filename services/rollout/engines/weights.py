@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from shared.errors import AttestationError
+from shared.weights.unreadable import unreadable
 
 
 def load_weights(model: Any, path: Path) -> None:
@@ -31,9 +32,7 @@ def load_weights(model: Any, path: Path) -> None:
                 for name, target in targets.items():
                     target.copy_(file.get_tensor(name))
     except (SafetensorError, OSError) as error:
-        raise AttestationError(
-            f"weights {path}: not a readable safetensors file: {error}; publish the policy again"
-        ) from error
+        raise unreadable(path, error) from error
 
 
 def _targets(model: Any, names: set[str], path: Path) -> dict[str, Tensor]:
