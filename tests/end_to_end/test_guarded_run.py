@@ -126,14 +126,19 @@ def test_a_run_that_collapses_is_rolled_back_and_goes_on(tmp_path: Path) -> None
         assert back, "nothing was noticed"
         first = back[0]
         assert first.kl > 0.5 and first.trained_trajectories == 0
-        assert "rolled back to the checkpoint of step 24: kl" in first.notes[0]
+        said = re.search(r"rolled back to the checkpoint of step (\d+): kl", first.notes[0])
+        assert said, first.notes
         named = {name for group in first.groups for name in group.trajectory_ids}
         assert any(name in first.notes[0] for name in named)
         assert {fate for group in first.groups for fate in group.fates} >= {"skipped"}
-        # The stage began with the checkpoint of step 24; the roll-back's own has its weights and another number.
-        assert digests[first.step] == digests[24] != digests[first.step - 1]
-        assert by_number[max(by_number)].kl < 0.5
-        assert by_number[max(by_number)].learning_rate == pytest.approx(5e-4)
+        # The last good step is that of the demonstrations, or a later one whose groups had nothing to teach: which one
+        # it is depends on the first answers. The roll-back has its weights and a number of its own.
+        assert 24 <= int(said[1]) < first.step
+        assert digests[first.step] == digests[int(said[1])] != digests[first.step - 1]
+        rate = 0.025 * 0.02 ** len(back)
+        after = [step for step in steps if step.step > first.step and step.trained_trajectories]
+        assert after and all(step.kl < 0.5 for step in after)
+        assert by_number[max(by_number)].learning_rate == pytest.approx(rate)
         assert "skipped" in audited(run)
         assert first.notes[0] in " ".join(temper("report", str(run.folder)).stdout.split())
         assert any("rolled back" in line for line in run.lines)

@@ -144,7 +144,7 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path: Path, tiny
     error = refused(lambda: temper("checkpoint", "export", run, there))
     assert isinstance(error, ConfigError) and "is there already" in str(error)
     error = refused(lambda: temper("checkpoint", "export", f"{run}@0", tmp_path / "new"))
-    assert isinstance(error, ConfigError) and "kept of the steps 1, 2" in str(error)
+    assert isinstance(error, ConfigError) and "kept are the steps 1, 2" in str(error)
     weights = run / "objects" / "checkpoints" / RUN / "00000002" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     error = refused(lambda: temper("checkpoint", "export", run, tmp_path / "new"))
