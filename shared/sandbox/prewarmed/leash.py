@@ -98,16 +98,24 @@ class Leash:
 
     def _receive(self) -> None:
         try:
-            body = self._ours.recv(_MESSAGE)
+            body = self._next()
         except BlockingIOError:
             return
-        except OSError:
-            body = b""
         if body:
             self._take(json.loads(body))
             return
         self._loop.remove_reader(self._ours)
         self.alive = False
+
+    def _next(self) -> bytes:
+        """The next message, empty at the end. Raises `BlockingIOError`.
+
+        A check that ended before it read its whole job resets the connection, and on a socket of messages Linux tells
+        that, once, before it hands out what it holds: the report still lies behind the error.
+        """
+        with contextlib.suppress(ConnectionError):
+            return self._ours.recv(_MESSAGE)
+        return self._ours.recv(_MESSAGE)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "error" in message:
@@ -130,7 +138,7 @@ class Leash:
             self._loop.remove_reader(self._ours)
             while not self.report.done():
                 try:
-                    body = self._ours.recv(_MESSAGE)
+                    body = self._next()
                 except OSError:
                     break
                 if not body:

@@ -27,9 +27,10 @@ RESERVE = max(4, os.cpu_count() or 1)
 """Prepared checks of each shape: one for each core, and bursts are met on small machines too. Some 3 MB each."""
 USERS = max(64, 4 * RESERVE)
 """Checks at once of one fork server, prepared ones included; more wait."""
-REFILL_AFTER_S = 0.001
-"""When the next is prepared. At once, it took the second core and our own loop from the check just given: first bytes
-after 1.8 ms; so after 1.0 (medians, two cores); checks a second are the same."""
+REFILL_AFTER_S = 0.006
+"""When the next is prepared: once a small check is over. At once, it took the second core and our own loop from the
+check just given: first bytes after 1.8 ms; after 1 ms, three of a hundred still met it (2.6 ms; after 6 ms 1.7, medians
+1.1). Checks a second are the same."""
 SHAPES = 4
 """Of which there is a reserve; the longest unused is ended for a new one."""
 

@@ -117,6 +117,21 @@ def test_a_killed_check_says_so_and_one_that_is_left_open_is_gone(jail: Jailer) 
     nothing_left(jail)
 
 
+def test_checks_that_are_killed_as_they_take_their_job_are_all_reported(jail: Jailer) -> None:
+    """Many of them never read it."""
+
+    async def kill() -> Outcome:
+        async with jail.sandbox.prewarmed.open(ECHO, SMALL) as child:
+            return (await child.kill()).outcome
+
+    async def all_of_them() -> list[Outcome]:
+        async with asyncio.timeout(120):
+            return [outcome for _ in range(10) for outcome in await asyncio.gather(*(kill() for _ in range(4)))]
+
+    assert jail.wait(all_of_them()) == [Outcome.KILLED] * 40
+    nothing_left(jail)
+
+
 def test_a_check_without_a_channel_has_none(jail: Jailer) -> None:
     async def run() -> Result:
         async with jail.sandbox.prewarmed.open(Check("import os; os.write(3, b'x')"), SMALL) as child:

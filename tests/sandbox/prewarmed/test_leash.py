@@ -95,6 +95,22 @@ def test_letting_go_is_seen_and_the_report_still_comes() -> None:
     held(body)
 
 
+@pytest.mark.parametrize("known_first", [False, True])
+def test_the_report_of_a_check_that_never_read_its_job_counts(known_first: bool) -> None:
+    """Ended at once, it resets the connection, which is told before the report that came earlier."""
+
+    async def body(leash: Leash, theirs: socket.socket) -> None:
+        await leash.give(["a"], b"x" * 100_000, 3, [])
+        tell(theirs, **REPORT)
+        theirs.close()
+        if known_first:
+            leash.lost()
+        async with asyncio.timeout(10):
+            assert (await leash.report).left == 2
+
+    held(body)
+
+
 def test_what_could_not_be_prepared_says_why() -> None:
     async def body(leash: Leash, theirs: socket.socket) -> None:
         tell(theirs, error="OSError: no room")
