@@ -126,7 +126,9 @@ def test_checks_that_are_killed_as_they_take_their_job_are_all_reported(jail: Ja
 
     async def all_of_them() -> list[Outcome]:
         async with asyncio.timeout(120):
-            return [outcome for _ in range(10) for outcome in await asyncio.gather(*(kill() for _ in range(4)))]
+            return [
+                outcome for _ in range(10) for outcome in await asyncio.gather(*(kill() for _ in range(4)))
+            ]
 
     assert jail.wait(all_of_them()) == [Outcome.KILLED] * 40
     nothing_left(jail)
