@@ -240,7 +240,7 @@ class VllmEngine:
         label = self._labels.new(version)
         try:
             folder = await asyncio.to_thread(self._folder_of, weights, label)
-            await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            await self._llm.collective_rpc("take_weights", kwargs={"folder": str(folder)})
             await self._llm.update_weight_version(label)
             self._label = label
             if canary is not None:

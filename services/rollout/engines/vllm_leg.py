@@ -14,6 +14,7 @@ from typing import Any
 
 from services.rollout.engines.base import GenerateRequest
 from services.rollout.engines.vllm_stats import RoomStats
+from services.rollout.engines.vllm_worker import EXTENSION
 from shared.errors import DependencyError
 from shared.plain_errors import one_line
 from shared.settings import Settings
@@ -77,6 +78,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "kv_cache_memory_bytes": _cache_bytes(config, rollout.max_batch_tokens, _BYTES[settings.model.dtype]),
         "stream_interval": _STREAM_TOKENS,
         "seed": settings.run.seed,
+        "worker_extension_cls": EXTENSION,
         "enforce_eager": True,
         "disable_log_stats": True,
     }

@@ -91,18 +91,23 @@ def test_a_stop_token_ends_it_and_belongs_to_it(model: Subject) -> None:
     assert (free.stop_reason, stopped.stop_reason) == ("length", "stop")
 
 
-def test_logprobs_are_of_the_unscaled_untruncated_distribution(model: Subject) -> None:
-    """Against the model's own forward pass in float64, whatever temperature and top_p chose the token."""
+def test_logprobs_are_of_the_unscaled_untruncated_distribution(model: Subject, tmp_path: Path) -> None:
+    """Against the model's own forward pass in float64, whatever temperature and top_p chose the token. The weights are
+    not those that the engine was started with: every one of them has to have been taken, a tied head too."""
     from services.rollout.engines.decoder import load_model
 
+    other = scaled(model.weights, tmp_path / "other.safetensors", 1.3)
     reference = load_model(str(model.folder), "float64", "cpu")
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.3)
     requests = [
         request(n, seed=n, max_tokens=20, temperature=(0.0, 0.5, 1.0, 1.7)[n % 4], top_p=(1.0, 0.8)[n % 2])
         for n in range(16)
     ]
 
     async def run() -> list[tuple[Generation, np.ndarray[Any, Any]]]:
-        await model.serve()
+        await model.serve(other)
         made = await asyncio.gather(*(model.engine.generate(r) for r in requests))
         return [(m, await scores(model.engine, r, m)) for r, m in zip(requests, made, strict=True)]
 
