@@ -1,14 +1,15 @@
 """A conversation with a policy, turn by turn, as an episode's code has it.
 
 Invariant: what the policy said stays as the tokens that it sampled, an answer that was cut short included; a context
-that is full forgets its oldest turns, never the system message.
+that is full forgets its oldest turns, never the system message. What does not fit is refused, and the talk is where it
+was before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from services.rollout.turns.conversation import Conversation, Piece, Spoken
 from services.rollout.turns.sampling import turn_seed
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import ChatMessage, Role, ToolCall
-from shared.errors import ConfigError
+from shared.errors import ContractError
 from shared.sandbox.sessions.session import Session
 
 TOOLS = ("bash", "python")
@@ -45,12 +46,17 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The policy's answer to one message. `stop_reason`: stop, length, or turns where it went on calling tools."""
+    """The policy's answer to one message. `stop_reason`: stop, length, turns where it went on calling tools, or refused where
+    there is none."""
 
     text: str
     tokens: int
     stop_reason: str
     tool_calls: tuple[ToolCall, ...] = ()
+
+
+class NoRoomError(ContractError):
+    """A message, or what its tools answered, that no context holds. Nothing of it was said."""
 
 
 @dataclass(slots=True)
@@ -60,6 +66,25 @@ class Listener:
     heard: Heard = lambda token: None
     turn_over: Callable[[], None] = lambda: None
     told: Callable[[ToolCall], None] = lambda call: None
+
+
+@dataclass(slots=True)
+class _State:
+    """How far a talk came."""
+
+    conversation: Conversation
+    context: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    """That the last turn was sampled after, without the turn."""
+    last: Ids | None = None
+    """The last turn."""
+    new: list[ChatMessage] = field(default_factory=list)
+    """What follows the last turn and is in no context yet."""
+
+    asked: str = ""
+    """The person's newest message."""
+
+    def branch(self) -> _State:
+        return replace(self, conversation=self.conversation.branch(), new=list(self.new))
 
 
 class Talk:
@@ -78,21 +103,25 @@ class Talk:
         # Templates that refuse a system message get its words in front of the first question.
         role: Role = "system" if self._adapter.systems else "user"
         first = (ChatMessage(role=role, content=manner.system),) if manner.system else ()
-        self._conversation = Conversation(self._tokens, (), schemas if self._adapter.tells else ())
+        self._now = _State(Conversation(self._tokens, (), schemas if self._adapter.tells else ()))
         self._first = first
         self._schemas = schemas
-        self._context: Ids = np.zeros(0, dtype=np.int32)
-        self._last: Ids | None = None
-        self._new: list[ChatMessage] = []
-        """What follows the last turn and is in no context yet."""
         self._turns = 0
 
     async def say(self, text: str, listener: Listener | None = None) -> Said:
         """The answer. Cancelled, what was sampled of it so far stays said.
 
-        Raises `ConfigError` for a message that does not fit the context alone, `GenerationFault`, `SandboxFault`.
+        Raises `NoRoomError` for a message that fits no context, `GenerationFault`, `SandboxFault`.
         """
-        hears = listener or Listener()
+        before = self._now.branch()
+        try:
+            return await self._answer_to(text, listener or Listener())
+        except NoRoomError:
+            self._now = before
+            raise
+
+    async def _answer_to(self, text: str, hears: Listener) -> Said:
+        self._now.asked = text
         self._add(ChatMessage(role="user", content=text))
         calls: list[ToolCall] = []
         count = 0
@@ -112,7 +141,9 @@ class Talk:
         if not self._toolset.tools:
             return ()
         said = self._tokens.said(made.token_ids)
-        return self._adapter.format.parse(f"<think>\n{said}" if self._conversation.thinks() else said).calls
+        return self._adapter.format.parse(
+            f"<think>\n{said}" if self._now.conversation.thinks() else said
+        ).calls
 
     async def _answered(
         self, calls: Sequence[Call | Malformed], records: list[ToolCall], hears: Listener
@@ -131,13 +162,14 @@ class Talk:
 
     def _add(self, message: ChatMessage) -> None:
         """Templates refuse two messages of a user in a row: they become one."""
-        if self._new and self._new[-1].role == message.role == "user":
-            message = ChatMessage(role="user", content=f"{self._new.pop().content}\n\n{message.content}")
-        self._new.append(message)
+        new = self._now.new
+        if new and new[-1].role == message.role == "user":
+            message = ChatMessage(role="user", content=f"{new.pop().content}\n\n{message.content}")
+        new.append(message)
 
     async def _turn(self, hears: Listener) -> Generation:
         self._prepare()
-        manner, context = self._manner, self._context
+        manner, context = self._manner, self._now.context
         request = GenerateRequest(
             request_id=f"talk/{self._turns}",
             prompt_ids=context,
@@ -156,45 +188,53 @@ class Talk:
         self._turns += 1
         try:
             made = await generate(self._engine, request, hear)
-            self._last = made.token_ids
+            self._now.last = made.token_ids
             return made
         except asyncio.CancelledError:
-            self._last = np.array(heard, dtype=np.int32)
+            self._now.last = np.array(heard, dtype=np.int32)
             raise
         finally:
             hears.turn_over()
 
     def _prepare(self) -> None:
-        """The context of the next turn, with room for an answer."""
-        if self._last is None:
-            first, self._new = [*self._first, *self._new], []
+        """The context of the next turn, with room for an answer. Raises `NoRoomError`."""
+        now = self._now
+        if now.last is None:
+            first, now.new = [*self._first, *now.new], []
             for message in first:
                 self._add(message)
-            opening = self._adapter.introduce(self._new, self._schemas)
-            self._put(self._conversation.replace([Spoken(message) for message in opening]))
+            opening = self._adapter.introduce(now.new, self._schemas)
+            self._put(now.conversation.replace([Spoken(message) for message in opening]))
         else:
-            self._put(self._conversation.advance(self._last, self._new))
-        self._new = []
+            self._put(now.conversation.advance(now.last, now.new))
+        now.new = []
         most = self._engine.longest - min(self._manner.max_tokens, self._engine.longest // 4)
-        while len(self._context) > most:
-            self._put(self._conversation.replace(self._without_oldest(most)))
+        while len(now.context) > most:
+            self._put(now.conversation.replace(self._without_oldest(most)))
 
     def _put(self, piece: Piece) -> None:
-        before = (
-            np.zeros(0, dtype=np.int32) if piece.rewritten else np.concatenate([self._context, self._said()])
-        )
-        self._context = np.concatenate([before, piece.ids])
-
-    def _said(self) -> Ids:
-        return np.zeros(0, dtype=np.int32) if self._last is None else self._last
+        said = () if self._now.last is None else (self._now.last,)
+        before = () if piece.rewritten else (self._now.context, *said)
+        self._now.context = np.concatenate([*before, piece.ids])
 
     def _without_oldest(self, most: int) -> list[Spoken]:
-        """From the next message of the person on. Raises `ConfigError` where there is none left to forget."""
-        spoken = list(self._conversation.spoken)
+        """From the next message of the person on. Raises `NoRoomError` where there is none left to forget."""
+        spoken = list(self._now.conversation.spoken)
         first = 1 if spoken and spoken[0].message.role == "system" else 0
         users = [at for at in range(first + 1, len(spoken)) if spoken[at].message.role == "user"]
-        if not users:
-            raise ConfigError(
-                f"the message makes a context of {len(self._context)} tokens, and there is room for {most}: say less"
+        if users:
+            return [*spoken[:first], *spoken[users[0] :]]
+        raise NoRoomError(self._refusal(most, answered=len(spoken) > first + 1))
+
+    def _refusal(self, most: int, *, answered: bool) -> str:
+        size = len(self._now.context)
+        if answered:
+            return (
+                f"the message and what its tools answered make a context of {size} tokens, and there is room for {most}: "
+                "ask for less at once"
             )
-        return [*spoken[:first], *spoken[users[0] :]]
+        count = self._tokens.count(self._now.asked)
+        fits = most - (size - count)
+        if fits < 1:
+            return f"no message fits: a context has room for {most} tokens, and {size - count} are there before it"
+        return f"the message has {count} tokens, and {fits} fit: say less"

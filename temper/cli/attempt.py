@@ -31,7 +31,7 @@ PolicyOption = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    Literal["", "transformers", "vllm", "openai", "instant"],
+    Literal["transformers", "vllm", "openai", "instant"] | None,
     typer.Option("--engine", help="Another engine than the run's (of a folder: transformers)."),
 ]
 
@@ -71,7 +71,7 @@ def attempt(
     ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of prompt and answers together.")] = None,
     wall: Annotated[float | None, typer.Option(min=0.1, help="Seconds of one attempt.")] = None,
-    engine: EngineOption = "",
+    engine: EngineOption = None,
     config: ConfigOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Trajectories and rewards as one JSON object.")
@@ -138,7 +138,7 @@ def _settings(
     *,
     difficulty: str,
     max_tokens: int | None,
-    engine: str,
+    engine: str | None,
     config: Path | None,
 ) -> Settings:
     """The policy's, with this domain alone. Raises `ConfigError`."""

@@ -1,7 +1,8 @@
 """`temper chat`: talk with a policy.
 
 Invariant: on a terminal Ctrl-C ends the answer and Ctrl-D the talk; without one every line of standard input gets one
-answer on standard output, and nothing else is printed there.
+answer on standard output, and nothing else is printed there. The answer to a line that is refused is empty: standard
+error says why, and so does the exit code at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.errors import ContractError
 from temper.cli.attempt import ConfigOption, EngineOption, PolicyOption
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def chat(
     tools: Annotated[
         bool, typer.Option("--tools", help="Gives it bash and python in a fresh sandbox.")
     ] = False,
-    engine: EngineOption = "",
+    engine: EngineOption = None,
     config: ConfigOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object an answer: text, tokens, stop_reason, tool_calls.")
@@ -59,34 +61,45 @@ def chat(
         try:
             if person:
                 print(f"policy {found}; Ctrl-C ends an answer, Ctrl-D the talk", flush=True)
-            for line in _lines(person):
-                _answer(runner, talk, line, _listener(decode, person), as_json=as_json, person=person)
+            refused = [
+                line
+                for line in _lines(person)
+                if not _answer(runner, talk, line, _listener(decode, person), as_json=as_json, person=person)
+            ]
         finally:
             runner.run(opened.__aexit__(None, None, None))
+    if refused and not person:
+        raise typer.Exit(ContractError.exit_code)
 
 
 def _answer(
     runner: asyncio.Runner, talk: Talk, line: str, listener: Listener, *, as_json: bool, person: bool
-) -> None:
-    """One answer, or the beginning of one. Ctrl-C where nobody sits at a terminal ends the command, as everywhere."""
+) -> bool:
+    """One answer, or the beginning of one; False where the line was refused. Ctrl-C where nobody sits at a terminal
+    ends the command, as everywhere."""
     from dataclasses import asdict
 
+    from temper.attempt.talk import NoRoomError, Said
     from temper.attempt.terminal import harmless
 
     try:
         said = runner.run(talk.say(line, listener))
+    except NoRoomError as error:
+        print(f"[refused: {error}]" if person else f"temper: {error}", file=sys.stderr, flush=True)
+        said = Said("", 0, "refused")
     except KeyboardInterrupt:
         if not person:
             raise
         print("[ended here]", flush=True)
-        return
+        return True
     if as_json:
         shown = {**asdict(said), "tool_calls": [call.model_dump(mode="json") for call in said.tool_calls]}
         print(json.dumps(shown), flush=True)
     elif not person:
         print(harmless(said.text), flush=True)
-    elif said.stop_reason != "stop":
+    elif said.stop_reason not in ("stop", "refused"):
         print(f"[ended by {said.stop_reason} after {said.tokens} tokens]", flush=True)
+    return said.stop_reason != "refused"
 
 
 def _listener(decode: Any, person: bool) -> Listener:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -22,11 +23,10 @@ from services.rollout.engines.base import GenerateRequest, Generation, Ids
 from services.rollout.formats.calls import Call
 from services.rollout.formats.fenced import Fenced
 from services.rollout.turns.tokens import Tokens
-from shared.errors import ConfigError
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from temper.__main__ import app
-from temper.attempt.talk import Listener, Manner, Talk
+from temper.attempt.talk import Listener, Manner, NoRoomError, Talk
 from tests.rollout.turns import templates
 from tests.rollout.turns.scripted import ScriptedEngine, count_of, says, spelled
 from tests.sandbox.machines import MODES, settings_of
@@ -110,10 +110,55 @@ def test_a_full_context_forgets_its_oldest_turns(codec: ChatCodec) -> None:
         assert "question 11" in text
         assert "question 0" not in text
         assert max(len(asked.prompt) for asked in engine.asked) <= 160
-        with pytest.raises(ConfigError, match="say less"):
-            await talk.say("y" * 400)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["tiny", "strict"])
+@pytest.mark.parametrize("at", [0, 1, 6])
+def test_a_message_that_does_not_fit_is_refused_and_the_talk_goes_on(
+    codec: ChatCodec, name: str, at: int
+) -> None:
+    """The policy is asked the very same as in a talk in which nobody said it."""
+    codec.tokenizer.chat_template = templates.ALL[name]
+    tokens = tokens_of(codec)
+
+    async def run(refused: bool) -> list[Ids]:
+        engine = ScriptedEngine(says(tokens, ["x" * 12]), longest=300)
+        talk = Talk(engine, codec, Manner(system="keep me", max_tokens=40))
+        for number in range(8):
+            if refused and number == at:
+                with pytest.raises(NoRoomError) as error:
+                    await talk.say("y" * 400)
+                size, fits = map(int, re.findall(r"\d+", str(error.value)))
+                assert size == tokens.count("y" * 400)
+                with pytest.raises(NoRoomError, match="and .* fit: say less"):
+                    await talk.say("y" * (fits + 1))
+            await talk.say(f"question {number}")
+        return [asked.prompt for asked in engine.asked]
+
+    for asked, same in zip(asyncio.run(run(True)), asyncio.run(run(False)), strict=True):
+        np.testing.assert_array_equal(asked, same)
+
+
+def test_as_much_as_is_said_to_fit_does(codec: ChatCodec) -> None:
+    engine = ScriptedEngine(says(tokens_of(codec), ["x"]), longest=200)
+    talk = Talk(engine, codec, Manner(system="keep me", max_tokens=40))
+
+    async def run() -> None:
+        with pytest.raises(NoRoomError, match="the message has 400 tokens, and ") as error:
+            await talk.say("y" * 400)
+        fits = int(re.findall(r"\d+", str(error.value))[1])
+        await talk.say("y" * fits)
+        assert len(engine.asked[0].prompt) == 160
+
+    asyncio.run(run())
+
+
+def test_a_system_message_that_leaves_no_room_is_told(codec: ChatCodec) -> None:
+    talk = Talk(ScriptedEngine(says(tokens_of(codec), ["x"]), longest=200), codec, Manner(system="s" * 180))
+    with pytest.raises(NoRoomError, match="no message fits"):
+        asyncio.run(talk.say("a"))
 
 
 def test_tools_work_in_a_sandbox_of_the_talk(codec: ChatCodec) -> None:
@@ -178,6 +223,26 @@ def test_piped_each_line_gets_an_answer(tiny_folder: Path) -> None:
     assert [answer["stop_reason"] for answer in answers] == ["length", "length"]
     assert [set(answer) for answer in answers] == [{"text", "tokens", "stop_reason", "tool_calls"}] * 2
     assert not made.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_piped_a_line_that_does_not_fit_has_an_empty_answer(
+    tiny_folder: Path, tmp_path: Path, as_json: bool
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[run]\nname = "r"\n[model]\npath = "models/none"\n[[stages]]\nkind = "rl"\nsteps = 1\n'
+        '[[domains]]\nname = "arithmetic"\n[rollout]\nmax_batch_tokens = 256\n'
+    )
+    words = ["chat", "--policy", str(tiny_folder), "--max-tokens", "4", "--config", str(config)]
+    made = CliRunner().invoke(app, [*words, *(["--json"] if as_json else [])], input=f"{'y' * 900}\ntwo\n")
+    assert made.exit_code == 4, made.output
+    first, second = made.stdout.splitlines()[:2]
+    if as_json:
+        assert [json.loads(line)["stop_reason"] for line in (first, second)] == ["refused", "length"]
+    else:
+        assert not first and second
+    assert re.fullmatch(r"temper: the message has 900 tokens, and \d+ fit: say less\n", made.stderr)
 
 
 @pytest.mark.slow

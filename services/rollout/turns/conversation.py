@@ -10,6 +10,7 @@ the policy has seen its own white space, and only that is trained on.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,12 @@ class Conversation:
         self._parts: list[str] = []
         self._opening = ""
         self._check_at = FULL_MESSAGES
+
+    def branch(self) -> Conversation:
+        """The same so far; what is said in one of the two from here on is not said in the other."""
+        other = copy.copy(self)
+        other._parts = list(self._parts)
+        return other
 
     @property
     def spoken(self) -> Sequence[Spoken]:
