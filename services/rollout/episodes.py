@@ -14,6 +14,7 @@ import numpy as np
 
 from services.rollout.chat import Demonstration, Prompt
 from services.rollout.engines.base import Generation
+from services.rollout.turns import budgets
 from services.rollout.turns.episode import End
 from shared.contracts import (
     NOT_SAMPLED,
@@ -101,6 +102,7 @@ def of_turns(task: Task, slot: Slot, end: End, by: Signature) -> Trajectory:
         malformed_calls=end.malformed_calls,
         turns=end.turns,
         artifacts=dict(end.artifacts),
+        fault=end.fault,
         first_version=end.first_version,
         last_version=end.last_version,
     )
@@ -116,8 +118,9 @@ def no_room(task: Task, slot: Slot, prompt: Prompt, limit: int, by: Signature) -
         version_spans=(VersionSpan(length=size, version=NOT_SAMPLED),),
         role_spans=prompt.roles,
     )
-    reason = f"the prompt's {size} tokens leave no room in a context of {limit}: raise limits.context_tokens"
-    return _trajectory(task, slot, by, sequences=(sequence,), stop_reason="length", fault=reason)
+    return _trajectory(
+        task, slot, by, sequences=(sequence,), stop_reason="length", fault=budgets.no_room(size, limit)
+    )
 
 
 def faulted(task: Task, slot: Slot, fault: str, by: Signature) -> Trajectory:

@@ -52,7 +52,7 @@ def judged(
 ) -> Reward:
     """The reward of an attempt that was checked; `stream_flags` are what the auditor saw across attempts."""
     judgement = checked.judgement
-    cut = _CUT_OFF.get(trajectory.stop_reason, "")
+    cut = trajectory.fault or _CUT_OFF.get(trajectory.stop_reason, "")
     reason = judgement.reason
     if cut and judgement.verdict != "passed":
         reason = f"{cut}: {reason}" if reason else cut

@@ -123,7 +123,7 @@ class Trajectory(Message):
     sequences: tuple[Sequence, ...]
     stop_reason: StopReason
     fault: str = ""
-    """Why there is no attempt (stop_reason `infrastructure`)."""
+    """Why there is no attempt (stop_reason `infrastructure`), or why nothing could be sampled of one."""
     tool_calls: tuple[ToolCall, ...] = ()
     malformed_calls: int = Field(default=0, ge=0)
     """What looked like a call and could not be read; each was answered with an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from services.rollout.turns.tokens import Tokens
 from shared.contracts import ToolCall, Trajectory
 from shared.episode_settings import TURNS_WITH_TOOLS
 from shared.errors import ConfigError, StorageError
-from shared.settings import DomainSettings
+from shared.settings import DomainSettings, RolloutSettings
 from temper.__main__ import app
 from temper.attempt import episode, show
 from temper.attempt.serving import serving, settings_for
@@ -83,6 +83,23 @@ def test_what_cannot_be_attempted_is_refused_in_a_line(tiny_folder: Path, words:
     result = run("--policy", str(tiny_folder), *words)
     assert isinstance(result.exception, ConfigError)
     assert why in str(result.exception)
+
+
+@pytest.mark.parametrize("turns", ["1", "3"])
+def test_a_context_below_the_prompt_is_the_reason(tiny_folder: Path, turns: str) -> None:
+    words = ["--policy", str(tiny_folder), *EASY, "--engine", "instant", "--turns", turns, "--context", "5"]
+    shown = run(*words)
+    assert shown.exit_code == 1, shown.output
+    assert "failed, reward 0: the prompt's " in shown.output
+    assert "leave no room in a context of 5: raise the episode's context_tokens" in shown.output
+    assert "cut off" not in shown.output
+
+
+def test_the_engines_to_choose_from_are_those_of_the_settings() -> None:
+    known = get_args(RolloutSettings.model_fields["engine"].annotation)
+    for command in ("attempt", "chat"):
+        shown = CliRunner().invoke(app, [command, "--help"]).output
+        assert f"--engine <{'|'.join(known)}>" in shown
 
 
 def test_a_checkpoint_of_a_run_is_what_is_served(tiny_folder: Path, tmp_path: Path) -> None:

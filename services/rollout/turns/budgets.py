@@ -47,6 +47,14 @@ class Budgets:
         )
 
 
+def no_room(prompt: int, limit: int) -> str:
+    """Why nothing can be sampled after a prompt of `prompt` tokens."""
+    return (
+        f"the prompt's {prompt} tokens leave no room in a context of {limit}: raise the episode's context_tokens, or "
+        "rollout.max_batch_tokens where that is less"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """Tokens of the next turn, at least 1, and the reason why the attempt is over if they are all used."""

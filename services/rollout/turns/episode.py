@@ -17,7 +17,7 @@ from services.rollout.formats.calls import THINK, Call
 from services.rollout.formats.choose import Adapter
 from services.rollout.formats.results import Answered, render_results
 from services.rollout.tools.toolset import Toolset
-from services.rollout.turns.budgets import Budgets, Room, Spent
+from services.rollout.turns.budgets import Budgets, Room, Spent, no_room
 from services.rollout.turns.conversation import Conversation, Piece, Spoken
 from services.rollout.turns.history import Entry, entries_of, turn_of
 from services.rollout.turns.making_room import RoomMaker
@@ -45,6 +45,8 @@ class End:
     decode_s: float = 0.0
     tools_s: float = 0.0
     artifacts: Mapping[str, str] = field(default_factory=dict)
+    fault: str = ""
+    """Why nothing could be sampled."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Episode:
     _records: list[ToolCall] = field(default_factory=list, init=False)
     _malformed: int = field(default=0, init=False)
     _answer: str = field(default="", init=False)
+    _fault: str = field(default="", init=False)
     _seconds: _Seconds = field(default_factory=_Seconds, init=False)
 
     async def run(self, messages: Sequence[ChatMessage]) -> End:
@@ -103,6 +106,8 @@ class Episode:
                 conversation = await self._make_room(maker) or conversation
             room = self._spent.room(self.budgets, len(self._transcript))
             if not isinstance(room, Room):
+                if room == "context" and not self._spent.turns:
+                    self._fault = no_room(len(self._transcript), self.budgets.context_tokens)
                 return room
             made = await self.sampler.sample(self._transcript.ids, room.tokens, self._spent.turns)
             if made.stop_reason == "cut" and not len(made.token_ids):
@@ -197,4 +202,5 @@ class Episode:
             prefill_s=self._seconds.prefill,
             decode_s=self._seconds.decode,
             tools_s=self._seconds.tools,
+            fault=self._fault,
         )
