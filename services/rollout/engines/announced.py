@@ -11,6 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from services.rollout.engines.bounds import Bounds
 from services.rollout.engines.weights import vocabulary_hint
 from shared.errors import AttestationError
 from shared.weights.unreadable import unreadable
@@ -32,6 +33,10 @@ class ModelShapes:
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(str(file), framework="numpy") as opened:
                 self.shapes |= {name: list(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+    def bounds(self, most: int) -> Bounds:
+        """Of requests, where the engine has room for `most` tokens."""
+        return Bounds(min(most, self.positions), self.vocabulary)
 
     def check(self, path: Path) -> None:
         """Raises `AttestationError` naming the first tensor that is missing, unknown, or of another shape or dtype."""

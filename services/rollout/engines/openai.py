@@ -33,7 +33,6 @@ from services.rollout.engines.base import (
     Ids,
     InexactEngineError,
     Logprobs,
-    RequestTooLongError,
     check_canary,
 )
 from services.rollout.engines.calls import Calls
@@ -60,7 +59,7 @@ class OpenAiEngine:
         self._encode = encode
         self._max_batch = settings.rollout.max_batch
         self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
-        self._longest = min(settings.rollout.max_batch_tokens, self._shapes.positions)
+        self._bounds = self._shapes.bounds(settings.rollout.max_batch_tokens)
         self._inexact = "it was not asked yet"
         self._scratch = Path(tempfile.mkdtemp(prefix="temper-openai-"))
         self._version = -1
@@ -90,7 +89,7 @@ class OpenAiEngine:
 
     @property
     def longest(self) -> int:
-        return self._longest
+        return self._bounds.longest
 
     async def introduce(self) -> None:
         """Finds the model, and whether the server is exact."""
@@ -129,16 +128,7 @@ class OpenAiEngine:
             raise InexactEngineError(
                 f"request {request.request_id}: rollout.server {self._base!r} may evaluate, not train: {self._inexact}"
             )
-        if request.tokens > self.longest:
-            raise RequestTooLongError(
-                f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
-                f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
-            )
-        if not len(request.prompt_ids) or int(request.prompt_ids.max()) >= self._shapes.vocabulary:
-            raise GenerationFault(
-                f"request {request.request_id}: the prompt is empty or holds an id outside the vocabulary of "
-                f"{self._shapes.vocabulary}: tokenizer and model do not belong together"
-            )
+        self._bounds.check(request)
         return await self._call(self._generate(request))
 
     async def pause(self) -> None:

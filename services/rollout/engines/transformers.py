@@ -27,10 +27,10 @@ from services.rollout.engines.base import (
     GenerationFault,
     Ids,
     Logprobs,
-    RequestTooLongError,
     check_canary,
 )
 from services.rollout.engines.batch import Batch
+from services.rollout.engines.bounds import Bounds
 from services.rollout.engines.decoder import Decoder, load_model
 from shared.contracts import Canary
 from shared.errors import DependencyError, TemperError
@@ -84,7 +84,7 @@ class TransformersEngine:
 
     def __init__(self, decoder: Decoder, max_batch: int, max_batch_tokens: int) -> None:
         self._decoder = decoder
-        self._longest = min(max_batch_tokens, decoder.max_length)
+        self._bounds = Bounds(min(max_batch_tokens, decoder.max_length), decoder.vocabulary)
         self._max_batch = max_batch
         self._batch = Batch(decoder, Admission(max_batch, max_batch_tokens), time.monotonic)
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
@@ -110,7 +110,7 @@ class TransformersEngine:
 
     @property
     def longest(self) -> int:
-        return self._longest
+        return self._bounds.longest
 
     @classmethod
     def open(cls, settings: Settings) -> TransformersEngine:
@@ -136,16 +136,7 @@ class TransformersEngine:
         return cls(decoder, rollout.max_batch, rollout.max_batch_tokens)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        if request.tokens > self.longest:
-            raise RequestTooLongError(
-                f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
-                f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
-            )
-        if not len(request.prompt_ids) or int(request.prompt_ids.max()) >= self._decoder.vocabulary:
-            raise GenerationFault(
-                f"request {request.request_id}: the prompt is empty or holds an id outside the vocabulary of "
-                f"{self._decoder.vocabulary}: tokenizer and model do not belong together"
-            )
+        self._bounds.check(request)
         reply = self._reply()
         self._send(_Command(lambda: self._batch.submit(request, reply), reply))
         generation: Generation = await reply.future

@@ -31,7 +31,6 @@ from services.rollout.engines.base import (
     GenerationFault,
     Ids,
     Logprobs,
-    RequestTooLongError,
     check_canary,
     runs_of,
 )
@@ -56,7 +55,7 @@ class VllmEngine:
         self._llm = llm
         self._stats = stats or RoomStats()
         self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
-        self._longest = min(settings.rollout.max_batch_tokens, self._shapes.positions)
+        self._bounds = self._shapes.bounds(settings.rollout.max_batch_tokens)
         self._max_batch = settings.rollout.max_batch
         self._labels = Labels()
         self._places = asyncio.Semaphore(self._max_batch)
@@ -91,15 +90,10 @@ class VllmEngine:
 
     @property
     def longest(self) -> int:
-        return self._longest
+        return self._bounds.longest
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        if request.tokens > self.longest:
-            raise RequestTooLongError(
-                f"request {request.request_id}: prompt {len(request.prompt_ids)} + {request.max_tokens} tokens pass "
-                f"{self.longest}, the smaller of the model's context and rollout.max_batch_tokens"
-            )
-        self._check_ids(request.request_id, request.prompt_ids)
+        self._bounds.check(request)
         return await self._call(self._generate(request))
 
     async def pause(self) -> None:
@@ -118,7 +112,7 @@ class VllmEngine:
 
     async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
         """As `Engine.score`; waits while the engine is paused."""
-        self._check_ids("score", token_ids)
+        self._bounds.check_ids("score", token_ids)
         return await self._call(self._score(token_ids, lengths))
 
     def capacity(self) -> EngineLoad:
@@ -164,13 +158,6 @@ class VllmEngine:
         self._version = -1
         self._going.clear()
         self._death = f"the vllm engine died: {how}; start this worker again"
-
-    def _check_ids(self, name: str, ids: Ids) -> None:
-        if not len(ids) or int(ids.max()) >= self._shapes.vocabulary:
-            raise GenerationFault(
-                f"request {name}: the prompt is empty or holds an id outside the vocabulary of {self._shapes.vocabulary}: "
-                "tokenizer and model do not belong together"
-            )
 
     async def _generate(self, request: GenerateRequest) -> Generation:
         """Leg by leg: a leg that was sampled by refuted weights is cut, and the next goes on from what counts."""
