@@ -2,8 +2,9 @@
 
 Invariant: it trains only if the server returns token ids and log-probabilities of the sampled tokens under the
 unscaled distribution, which is proven when it is opened (what is reported for a hot sample must equal what one full
-pass gives it); otherwise it evaluates only, and says why it refuses the rest. The server samples whole answers, so a
-change of policy waits for what runs: every generation is of one version.
+pass gives it); otherwise it evaluates only, and says why it refuses the rest. The server cannot stop inside an answer,
+so a change of policy waits for what runs: every generation is of one version. A request that is cut is ended at the
+server (its connection is closed) and is what was streamed of it; of a server that streams no ids it is nothing.
 
 A server takes weights if it has vLLM's `/collective_rpc`; any other serves what it was started with, and counts as
 serving a policy only if it reproduces that policy's canary.
@@ -24,6 +25,7 @@ import numpy as np
 
 from services.rollout.engines.announced import ModelShapes
 from services.rollout.engines.base import (
+    NOTHING,
     EngineDiedError,
     EngineLoad,
     EngineTimings,
@@ -36,31 +38,28 @@ from services.rollout.engines.base import (
     check_canary,
 )
 from services.rollout.engines.calls import Calls
-from services.rollout.engines.http import HttpError, call
-from services.rollout.engines.openai_answer import Answer, request_body, score_body, scores_of
+from services.rollout.engines.cut import is_asked, unless_cut
+from services.rollout.engines.http import HttpError
+from services.rollout.engines.openai_answer import Answer
+from services.rollout.engines.openai_server import CompletionsApi
 from shared.contracts import Canary
-from shared.errors import AttestationError, DependencyError
+from shared.errors import AttestationError
 from shared.settings import Settings
 
 _WATCH_S = 1.0
 R = TypeVar("R")
 _SILENCES = 5  # looks in a row without an answer before the server counts as gone
-_PROOF_TOLERANCE = 0.05  # nats; half the temperature changes them by tenths, bfloat16 kernels by hundredths
-_PROOF = tuple(range(3, 13))
 
 
 class OpenAiEngine:
     """See `Engine`. `encode` makes ids of text where the server returns none."""
 
     def __init__(self, settings: Settings, encode: Callable[[str], Ids], key: str = "") -> None:
-        self._base = settings.rollout.server.rstrip("/")
-        self._model = settings.rollout.server_model
-        self._key = key
-        self._encode = encode
+        rollout = settings.rollout
+        self._server = CompletionsApi(rollout.server, rollout.server_model, key, encode)
         self._max_batch = settings.rollout.max_batch
         self._shapes = ModelShapes(Path(settings.model.path), settings.model.dtype)
         self._bounds = self._shapes.bounds(settings.rollout.max_batch_tokens)
-        self._inexact = "it was not asked yet"
         self._scratch = Path(tempfile.mkdtemp(prefix="temper-openai-"))
         self._version = -1
         self._loads = 0
@@ -76,7 +75,7 @@ class OpenAiEngine:
     def open(cls, settings: Settings, encode: Callable[[str], Ids]) -> OpenAiEngine:
         """Asks the server what it is; call it in a thread. Raises `DependencyError` where it does not answer."""
         engine = cls(settings, encode, os.environ.get("OPENAI_API_KEY", ""))
-        asyncio.run(engine.introduce())
+        asyncio.run(engine._server.introduce())
         return engine
 
     @property
@@ -85,48 +84,17 @@ class OpenAiEngine:
 
     @property
     def exact(self) -> bool:
-        return not self._inexact
+        return not self._server.inexact
 
     @property
     def longest(self) -> int:
         return self._bounds.longest
 
-    async def introduce(self) -> None:
-        """Finds the model, and whether the server is exact."""
-        try:
-            listed = await call("GET", f"{self._base}/models", key=self._key)
-            self._model = self._model or str(listed["data"][0]["id"])
-            self._inexact = await self._prove()
-        except (HttpError, KeyError, IndexError, TypeError) as error:
-            raise DependencyError(
-                f"rollout.server {self._base!r} does not list its models as the OpenAI API does: {error}; "
-                "start it, or correct the address"
-            ) from error
-
-    async def _prove(self) -> str:
-        """Why the server is not exact; empty where it is."""
-        prompt = np.array(_PROOF, dtype=np.int32)
-        asked = GenerateRequest("proof", prompt, 16, frozenset(), temperature=0.5, seed=1)
-        try:
-            made = await self._complete(asked)
-            if made.missing:
-                return made.missing
-            ids = np.concatenate([prompt, made.ids])
-            scored = (await self._score_one(ids))[len(prompt) :]
-        except (HttpError, GenerationFault) as error:
-            return f"it refuses what a record of samples needs ({error})"
-        worst = float(np.abs(scored - made.logprobs).max())
-        if not worst <= _PROOF_TOLERANCE:
-            return (
-                f"its log-probabilities at temperature 0.5 are {worst:.3f} off those of one full pass: they are of the "
-                "scaled or truncated distribution (vLLM: start it with --logprobs-mode raw_logprobs)"
-            )
-        return ""
-
     async def generate(self, request: GenerateRequest) -> Generation:
-        if request.exact and self._inexact:
+        if request.exact and not self.exact:
             raise InexactEngineError(
-                f"request {request.request_id}: rollout.server {self._base!r} may evaluate, not train: {self._inexact}"
+                f"request {request.request_id}: rollout.server {self._server.base!r} may evaluate, not train: "
+                f"{self._server.inexact}"
             )
         self._bounds.check(request)
         return await self._call(self._generate(request))
@@ -153,7 +121,7 @@ class OpenAiEngine:
 
     async def score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
         parts = np.split(token_ids, np.cumsum(lengths)[:-1])
-        scored = await asyncio.gather(*(self._call(self._score_one(part)) for part in parts))
+        scored = await asyncio.gather(*(self._call(self._server.score(part)) for part in parts))
         return np.concatenate(scored)
 
     def capacity(self) -> EngineLoad:
@@ -170,13 +138,13 @@ class OpenAiEngine:
         silences = 0
         while not self._calls.closed:
             try:
-                await asyncio.wait_for(call("GET", f"{self._base}/models", key=self._key), 10)
+                await asyncio.wait_for(self._server.look(), 10)
                 silences = 0
             except (HttpError, TimeoutError) as error:
                 silences += 1
                 if silences >= _SILENCES:
                     raise EngineDiedError(
-                        f"rollout.server {self._base!r} did not answer {silences} times in a row: {error}; start it again"
+                        f"rollout.server {self._server.base!r} did not answer {silences} times in a row: {error}; start it again"
                     ) from error
             await asyncio.sleep(_WATCH_S)
 
@@ -194,7 +162,9 @@ class OpenAiEngine:
     async def _generate(self, request: GenerateRequest) -> Generation:
         submitted = time.monotonic()
         while not self._going.is_set() or self._running >= self._max_batch:
-            await self._going.wait()
+            if is_asked(request.cut):
+                return NOTHING
+            await unless_cut(request.cut, self._going.wait(), grace_s=0)
             if self._running >= self._max_batch:
                 await asyncio.sleep(0.005)
         started = time.monotonic()
@@ -202,14 +172,15 @@ class OpenAiEngine:
         self._quiet.clear()
         version = self._version
         try:
-            made = await self._complete(request)
+            made = await self._made(request)
         finally:
             self._running -= 1
             if not self._running:
                 self._quiet.set()
+        if made is None:
+            return NOTHING
         if made.missing and request.exact:
             raise InexactEngineError(f"request {request.request_id}: the server's answer: {made.missing}")
-        self._sampled += len(made.ids)
         return Generation(
             token_ids=made.ids,
             logprobs=made.logprobs,
@@ -218,47 +189,46 @@ class OpenAiEngine:
             timings=EngineTimings(queued=started - submitted, decode=time.monotonic() - started),
         )
 
-    async def _complete(self, request: GenerateRequest) -> Answer:
-        body = request_body(self._model, request, salt=f"temper-{self._loads}")
-        answer = await call("POST", f"{self._base}/completions", body, self._key)
-        return Answer.of(answer, request, self._encode)
+    async def _made(self, request: GenerateRequest) -> Answer | None:
+        """None of a request that was cut before anything of it came."""
+        if is_asked(request.cut):
+            return None
+        wanted = request.cut is not None or request.heard is not None
+        if wanted and request.exact and self._server.streams:
+            return await self._server.stream(request, lambda token: self._heard(request, token))
+        whole = await unless_cut(request.cut, self._server.complete(request), grace_s=0)
+        self._sampled += 0 if whole is None else len(whole.ids)
+        return whole
+
+    def _heard(self, request: GenerateRequest, token: int) -> None:
+        self._sampled += 1
+        if request.heard is not None:
+            request.heard(token)
 
     async def _load(self, weights: Path, version: int, canary: Canary | None) -> None:
         await asyncio.to_thread(self._shapes.check, weights)
         self._loads += 1
-        takes_weights = await self._send_weights(weights)
-        if self._inexact:
+        self._server.salted(f"temper-{self._loads}")
+        takes_weights = await self._server.reload(self._folder_of(weights))
+        if not self.exact:
             return  # it cannot be attested; nothing that it makes is trained on
         try:
             if canary is not None:
                 parts = np.split(canary.token_ids, np.cumsum(canary.lengths)[:-1])
-                got = np.concatenate([await self._score_one(part) for part in parts])
+                got = np.concatenate([await self._server.score(part) for part in parts])
                 check_canary(canary, got, version)
         except AttestationError as error:
             if takes_weights:
                 raise
             raise AttestationError(
-                f"{error}; rollout.server {self._base!r} takes no weights (no /collective_rpc) and serves others: "
+                f"{error}; rollout.server {self._server.base!r} takes no weights (no /collective_rpc) and serves others: "
                 "start it with VLLM_SERVER_DEV_MODE=1, or use rollout.engine = 'vllm'"
             ) from error
 
-    async def _send_weights(self, weights: Path) -> bool:
-        """The server must see the file under the same path: one machine, or a shared disk."""
+    def _folder_of(self, weights: Path) -> Path:
+        """One that holds a link to the file: one machine with the server, or a shared disk."""
         folder = self._scratch / str(self._loads)
         shutil.rmtree(self._scratch, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").symlink_to(weights.absolute())
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        try:
-            await call("POST", f"{self._base.removesuffix('/v1')}/collective_rpc", body, self._key)
-        except HttpError as error:
-            if error.status in (404, 405, 501):
-                return False
-            raise
-        return True
-
-    async def _score_one(self, ids: Ids) -> Logprobs:
-        if len(ids) < 2:
-            return np.zeros(len(ids), dtype=np.float32)
-        body = score_body(self._model, ids, salt=f"temper-{self._loads}")
-        return scores_of(await call("POST", f"{self._base}/completions", body, self._key), len(ids))
+        return folder

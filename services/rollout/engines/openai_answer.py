@@ -7,15 +7,18 @@ from it and never made from its text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from services.rollout.engines.base import GenerateRequest, GenerationFault, Ids, Logprobs
+from shared.telemetry.text import one_line
 
 
-def request_body(model: str, request: GenerateRequest, salt: str) -> dict[str, Any]:
+def request_body(
+    model: str, request: GenerateRequest, salt: str, *, streamed: bool = False
+) -> dict[str, Any]:
     """Every default that a server may have of its own is set by name, as far as the request is to be exact."""
     body: dict[str, Any] = {
         "model": model,
@@ -37,7 +40,7 @@ def request_body(model: str, request: GenerateRequest, salt: str) -> dict[str, A
             "skip_special_tokens": False,
             "cache_salt": salt,
         }
-    return body
+    return body | ({"stream": True} if streamed else {})
 
 
 def score_body(model: str, ids: Ids, salt: str) -> dict[str, Any]:
@@ -66,39 +69,75 @@ def scores_of(answer: Any, size: int) -> Logprobs:
     return scored
 
 
+Stop = Literal["stop", "length", "cut"]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """ids int32[n], n ≥ 1; logprobs float32[n], zeros where `missing` says why they are none."""
 
     ids: Ids
     logprobs: Logprobs
-    stop_reason: Literal["stop", "length"]
+    stop_reason: Stop
     missing: str = ""
 
     @classmethod
     def of(cls, answer: Any, request: GenerateRequest, encode: Callable[[str], Ids]) -> Answer:
-        """Raises `GenerationFault` for an answer that is none."""
+        """Of an answer that came whole. Raises `GenerationFault` for one that is none."""
+        pieces = Pieces()
+        pieces.take(answer)
+        return pieces.answer(request, encode)
+
+
+@dataclass(slots=True)
+class Pieces:
+    """One answer, as far as it came."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    rows: list[float] = field(default_factory=list)
+    ended: str | None = None
+    """The server's `finish_reason`; None: there is more to come."""
+
+    def take(self, piece: Any) -> list[int]:
+        """The ids that it adds. Raises `GenerationFault` for a piece that is none."""
         try:
-            choice = answer["choices"][0]
+            if not piece["choices"] and "usage" in piece:
+                return []  # told once at the end of a stream
+            choice = piece["choices"][0]
             text, reason = str(choice["text"]), choice.get("finish_reason")
             ids = _numbers(choice.get("token_ids"), int)
             rows = _numbers((choice.get("logprobs") or {}).get("token_logprobs"), float, int)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise GenerationFault(f"the server's answer is no completion: {error!r}") from error
-        ended: Literal["stop", "length"] = "length" if reason == "length" else "stop"
+            raise GenerationFault(
+                f"the server's answer is no completion: {one_line(str(piece)[:200])}"
+            ) from error
+        self.text += text
+        self.ids += ids
+        self.rows += rows
+        self.ended = str(reason) if reason else self.ended
+        return ids
+
+    def answer(self, request: GenerateRequest, encode: Callable[[str], Ids], *, cut: bool = False) -> Answer:
+        """`cut`: nobody waits for the rest. Raises `GenerationFault` for more tokens than were asked for."""
+        ids, rows = self.ids, self.rows
+        full = self.ended == "length" or len(ids) == request.max_tokens
+        ended: Stop = "length" if full else "stop"
         missing = ""
         if not ids or not rows:
             missing = "it returns no log-probabilities" if ids else "it returns no token ids"
         elif len(ids) != len(rows):
             missing = f"it returns {len(ids)} token ids and {len(rows)} log-probabilities"
         if missing:
-            made = encode(text)[: request.max_tokens] if text else np.zeros(0, dtype=np.int32)
+            made = encode(self.text)[: request.max_tokens] if self.text else np.zeros(0, dtype=np.int32)
             if not len(made):  # an empty answer is its stop token alone
                 made = np.array([min(request.stop_ids, default=0)], dtype=np.int32)
-            return cls(made, np.zeros(len(made), dtype=np.float32), ended, missing)
+            return Answer(made, np.zeros(len(made), dtype=np.float32), ended, missing)
         if len(ids) > request.max_tokens:
             raise GenerationFault(f"the server sampled {len(ids)} tokens of {request.max_tokens} asked for")
-        return cls(
+        if cut and self.ended is None and len(ids) < request.max_tokens:
+            ended = "cut"
+        return Answer(
             np.array(ids, dtype=np.int32),
             np.array(rows, dtype=np.float32),
             "stop" if ids[-1] in request.stop_ids else ended,

@@ -1,7 +1,8 @@
 """A small server of the OpenAI completions API over a real engine, in a thread of its own.
 
-`kind`: `full` returns ids and unscaled log-probabilities and takes weights; `text` returns text alone, as most
-servers do; `scaled` reports log-probabilities of the distribution after temperature; `fixed` takes no weights.
+`kind`: `full` returns ids and unscaled log-probabilities, whole or as a stream, and takes weights; `whole` is full, but
+never streams; `text` returns text alone, as most servers do; `scaled` reports log-probabilities of the distribution
+after temperature; `fixed` takes no weights.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from services.rollout.engines.base import Engine, GenerateRequest
+from services.rollout.engines.listening import generate
 
-KINDS = ("full", "text", "scaled", "fixed")
+KINDS = ("full", "whole", "text", "scaled", "fixed")
 
 
 class CompletionsServer:
     def __init__(self, engine: Engine, weights: Path, kind: str = "full") -> None:
         assert kind in KINDS
-        self._engine = engine
+        self.engine = engine
         self._kind = kind
         self._loads = 0
         self.open = True
@@ -41,7 +43,7 @@ class CompletionsServer:
         self.open = False
         self._loop.call_soon_threadsafe(self._server.close)
         self._do(asyncio.sleep(0.01))
-        self._engine.close()
+        self.engine.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -52,19 +54,57 @@ class CompletionsServer:
             name, _, value = line.decode().partition(":")
             length = int(value) if name.lower() == "content-length" else length
         body = json.loads(await reader.readexactly(length)) if length else None
-        work = asyncio.create_task(self._answer(path, body))
+        streamed = self._kind == "full" and body is not None and body.get("stream")
+        work = asyncio.create_task(
+            self._streamed(body, writer) if streamed else self._whole(path, body, writer)
+        )
         gone = asyncio.create_task(reader.read(1))
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            status, answer = work.result()
-            text = json.dumps(answer).encode()
-            writer.write(
-                f"HTTP/1.1 {status} OK\r\nTransfer-Encoding: chunked\r\n\r\n{len(text):x}\r\n".encode()
-            )
-            writer.write(text + b"\r\n0\r\n\r\n")
         gone.cancel()
         work.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
         writer.close()
+
+    async def _whole(self, path: str, body: Any, writer: asyncio.StreamWriter) -> None:
+        status, answer = await self._answer(path, body)
+        writer.write(f"HTTP/1.1 {status} OK\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        _write_chunk(writer, json.dumps(answer).encode())
+        _write_chunk(writer, b"")
+
+    async def _streamed(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Events of as many tokens as came meanwhile; their log-probabilities are of one full pass."""
+        self.salts.append(body["cache_salt"])
+        asked, ids = _request(body), list[int]()
+        more = asyncio.Event()
+
+        def heard(token: int) -> None:
+            ids.append(token)
+            more.set()
+
+        work = asyncio.create_task(generate(self.engine, asked, heard))
+        work.add_done_callback(lambda done: more.set())
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        told = 0
+        try:
+            while not work.done() or told < len(ids):
+                await more.wait()
+                more.clear()
+                whole = np.array([*asked.prompt_ids, *ids], dtype=np.int32)
+                scored = await self.engine.score(whole, np.array([len(whole)], dtype=np.int32))
+                new = whole[len(asked.prompt_ids) :][told:].tolist()
+                told += len(new)
+                last = work.done() and told == len(ids)
+                piece = {
+                    "text": "7" * len(new),
+                    "token_ids": new,
+                    "logprobs": {"token_logprobs": scored[len(whole) - len(new) :].tolist()},
+                    "finish_reason": work.result().stop_reason if last else None,
+                }
+                _write_chunk(writer, f"data: {json.dumps({'choices': [piece]})}\n\n".encode())
+        finally:
+            work.cancel()
+        _write_chunk(writer, b"data: [DONE]\n\n")
+        _write_chunk(writer, b"")
 
     async def _answer(self, path: str, body: Any) -> tuple[int, Any]:
         try:
@@ -73,7 +113,7 @@ class CompletionsServer:
             if path == "/collective_rpc" and self._kind != "fixed":
                 self._loads += 1
                 weights = Path(body["kwargs"]["weights_path"]) / "model.safetensors"
-                await self._engine.load_policy(weights, self._loads, None)
+                await self.engine.load_policy(weights, self._loads, None)
                 return 200, None
             if path == "/v1/completions":
                 return 200, {"choices": [await self._complete(body)]}
@@ -85,22 +125,28 @@ class CompletionsServer:
         self.salts.append(body.get("cache_salt", ""))
         prompt = np.array(body["prompt"], dtype=np.int32)
         if body.get("echo"):
-            scored = await self._engine.score(prompt, np.array([len(prompt)], dtype=np.int32))
+            scored = await self.engine.score(prompt, np.array([len(prompt)], dtype=np.int32))
             return {"text": "", "logprobs": {"token_logprobs": [None, *scored[1:].tolist(), -1.0]}}
-        made = await self._engine.generate(
-            GenerateRequest(
-                "served",
-                prompt,
-                body["max_tokens"],
-                frozenset(body.get("stop_token_ids", [2])),
-                body["temperature"],
-                body["top_p"],
-                body["seed"],
-            )
-        )
+        made = await self.engine.generate(_request(body))
         answer: dict[str, Any] = {"text": "7" * len(made.token_ids), "finish_reason": made.stop_reason}
         if self._kind != "text":
             scale = 1 / body["temperature"] if self._kind == "scaled" and body["temperature"] else 1.0
             answer["token_ids"] = made.token_ids.tolist()
             answer["logprobs"] = {"token_logprobs": (made.logprobs * np.float32(scale)).tolist()}
         return answer
+
+
+def _request(body: dict[str, Any]) -> GenerateRequest:
+    return GenerateRequest(
+        "served",
+        np.array(body["prompt"], dtype=np.int32),
+        body["max_tokens"],
+        frozenset(body.get("stop_token_ids", [2])),
+        body["temperature"],
+        body["top_p"],
+        body["seed"],
+    )
+
+
+def _write_chunk(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")

@@ -17,6 +17,7 @@ from services.rollout.engines.base import (
     GenerationFault,
     InexactEngineError,
 )
+from services.rollout.engines.cut import Cut
 from services.rollout.engines.openai import OpenAiEngine
 from services.rollout.engines.openai_answer import Answer
 from shared.errors import AttestationError, ConfigError, DependencyError
@@ -108,6 +109,48 @@ def test_a_change_of_policy_waits_for_what_runs_and_salts_the_cache(
         assert later.versions == ((400, 1),)
         assert later.token_ids.tolist() != running.result().token_ids.tolist()
         assert server.salts[-1] not in before
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["full", "whole"])
+def test_a_cut_ends_the_request_at_the_server(serve: Serve, little_folder: Path, kind: str) -> None:
+    """What the server streams is kept, and the rest is not sampled; a server that never streams leaves nothing."""
+    engine, server = serve(kind)
+
+    async def run() -> None:
+        await engine.load_policy(little_folder / "model.safetensors", 4, None)
+        served, made = server.engine, None
+        watched = engine if kind == "full" else served
+        while made is None or made.stop_reason != "cut":  # again where it was done before
+            cut, before = Cut(), watched.capacity().sampled_tokens
+            asked = asyncio.create_task(engine.generate(long_request(1, cut=cut)))
+            while watched.capacity().sampled_tokens == before:
+                await asyncio.sleep(0.001)
+            cut.ask("hand_back")
+            made = await asked
+        assert (len(made.token_ids) > 0) == (kind == "full")
+        assert made.versions == (((len(made.token_ids), 4),) if kind == "full" else ())
+        while served.capacity().running:
+            await asyncio.sleep(0.001)
+        whole = await engine.generate(long_request(1))
+        np.testing.assert_array_equal(whole.token_ids[: len(made.token_ids)], made.token_ids)
+
+    asyncio.run(run())
+
+
+def test_tokens_are_heard_as_they_are_streamed(serve: Serve, little_folder: Path) -> None:
+    engine, _ = serve("full")
+
+    async def run() -> None:
+        await engine.load_policy(little_folder / "model.safetensors", 0, None)
+        heard: list[int] = []
+        made = await engine.generate(request(1, heard=heard.append))
+        assert heard == made.token_ids.tolist()
+        whole = await engine.generate(request(1))
+        np.testing.assert_array_equal(whole.token_ids, made.token_ids)
+        assert whole.stop_reason == made.stop_reason
+        np.testing.assert_allclose(whole.logprobs, made.logprobs, atol=1e-3)
 
     asyncio.run(run())
 
