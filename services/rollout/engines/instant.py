@@ -142,6 +142,8 @@ async def _sleep(seconds: float, cut: Cut | None) -> float:
     if cut is None:
         await asyncio.sleep(seconds)
         return 1.0
+    if cut.asked:
+        return 0.0
     began = time.monotonic()
     try:
         async with asyncio.timeout(seconds):
