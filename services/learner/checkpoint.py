@@ -28,14 +28,13 @@ from services.learner.checkpoint_folders import CheckpointFolders
 from services.learner.manifest import (
     FORMAT,
     MANIFEST,
-    OLD_OPTIMIZER,
     OPTIMIZER,
     STATE,
     WEIGHTS,
     Manifest,
     StoredFile,
 )
-from services.learner.sharded import SavedShards, read_sharded, save_sharded
+from services.learner.sharded import SavedShards, save_sharded
 from services.learner.tensorfile import read_tensors, store_tensors
 from shared.contracts import WeightsRef
 from shared.errors import StorageError
@@ -45,12 +44,13 @@ from shared.weights.adapter import AdapterInfo
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint, read back. Weights are mapped from the disk; the optimizer is in memory."""
+    """A complete checkpoint, read back. Weights are mapped from the disk; of the optimizer's state every rank reads its
+    own part."""
 
     step: int
     state: dict[str, Any]
     weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    optimizer: SavedShards
 
 
 class CheckpointStore(CheckpointFolders):
@@ -75,8 +75,16 @@ class CheckpointStore(CheckpointFolders):
     def write_optimizer(
         self, step: int, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None = None
     ) -> dict[str, StoredFile]:
-        """The second part, by every rank of `group`; rank 0 is told the files. Raises `StorageError`."""
-        return save_sharded(self.store, self.folder(step), OPTIMIZER, tensors, group)
+        """The second part, by every rank of `group` its own; rank 0 is told the files when all have written. Raises
+        as `save_sharded`."""
+        files = save_sharded(self.store, self.folder(step), OPTIMIZER, tensors, group)
+        for name in files:
+            if not self.store.exists(f"{self.folder(step)}/{name}"):
+                raise StorageError(
+                    f"{self.uri(step)}/{name} was written by another rank and is not there: storage.uri must be a place "
+                    "that all machines of the learner share"
+                )
+        return files
 
     def complete(
         self, step: int, weights: WeightsRef, optimizer: Mapping[str, StoredFile], state: Mapping[str, Any]
@@ -94,7 +102,7 @@ class CheckpointStore(CheckpointFolders):
         self.store.put_bytes(f"{folder}/{MANIFEST}", manifest.to_json())
 
     def newest(self, cache: Path) -> Checkpoint | None:
-        """The newest complete checkpoint, every digest checked; None where there is none.
+        """The newest complete checkpoint; None where there is none. See `load`.
 
         Raises `StorageError` (`DigestMismatchError` among them) for one that is complete and damaged: going on from
         an older one would give out version numbers a second time.
@@ -103,8 +111,8 @@ class CheckpointStore(CheckpointFolders):
         return self.load(steps[-1], cache) if steps else None
 
     def load(self, step: int, cache: Path) -> Checkpoint:
-        """The complete checkpoint of `step`, every digest checked. Raises `StorageError` as `newest`, and for one
-        that is not there or was pruned."""
+        """The complete checkpoint of `step`: every digest is checked, the optimizer's when it is read. Raises
+        `StorageError` as `newest`, and for one that is not there or was pruned."""
         manifest = self.manifest(step)
         state = self.state(step, manifest)
         weights, optimizer = read_checkpoint(self.store, self.folder(step), manifest, cache)
@@ -113,22 +121,14 @@ class CheckpointStore(CheckpointFolders):
 
 def read_checkpoint(
     store: ObjectStore, folder: str, manifest: Manifest, cache: Path
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(weights, optimizer) of a checkpoint's folder, every digest checked. Weights are mapped from the disk.
-
-    Raises `StorageError`: damaged, or pruned.
-    """
+) -> tuple[dict[str, Tensor], SavedShards]:
+    """(weights, where the optimizer's state is) of a checkpoint's folder. Weights are mapped from the disk, their digest
+    checked. Raises `StorageError`: damaged, or pruned."""
     digests = manifest.digests
-
-    def file(name: str) -> dict[str, Tensor]:
-        return read_tensors(store.fetch(store.uri_of(f"{folder}/{name}"), digests[name], cache))
-
     try:
-        weights = file(WEIGHTS)
-        if OLD_OPTIMIZER in digests:
-            return weights, {name: tensor.clone() for name, tensor in file(OLD_OPTIMIZER).items()}
+        path = store.fetch(store.uri_of(f"{folder}/{WEIGHTS}"), digests[WEIGHTS], cache)
     except KeyError as error:
         raise StorageError(
             f"checkpoint {folder}: its manifest names no {error}: restore it from a copy"
         ) from error
-    return weights, read_sharded(SavedShards(store, folder, OPTIMIZER, digests, cache))
+    return read_tensors(path), SavedShards(store, folder, OPTIMIZER, digests, cache)

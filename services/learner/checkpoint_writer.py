@@ -16,7 +16,6 @@ from torch import Tensor
 from services.learner.checkpoint import CheckpointStore
 from services.learner.deltas import DeltaPublisher
 from services.learner.kept import KeepRule, Scores, kept_steps
-from services.learner.model import PolicyModel
 from services.learner.publish import announcement
 from services.learner.reference import ReferencePolicy, prune_references
 from services.learner.replica import Replica
@@ -32,16 +31,18 @@ class CheckpointWriter:
     """`take_copies` where steps are taken, `write` and `prune` in a thread of their own. All block."""
 
     def __init__(
-        self, settings: Settings, store: ObjectStore, checkpoints: CheckpointStore, policy: PolicyModel
+        self, settings: Settings, store: ObjectStore, checkpoints: CheckpointStore, replica: Replica
     ) -> None:
+        policy = replica.policy
         self._settings = settings
         self._store = store
         self._checkpoints = checkpoints
+        self._replica = replica
         self._deltas = DeltaPublisher(store, settings.run.name, settings.publishing, policy.served)
         self._adapter = None if policy.adapters is None else policy.adapters.info
         self._references: dict[int, str] = {}
         """URI of the reference that the checkpoint of a step names."""
-        self._weights, self._optimizer = HostCopies(), HostCopies()
+        self._weights = HostCopies()
         self._idle = threading.Event()
         self._idle.set()
 
@@ -53,26 +54,21 @@ class CheckpointWriter:
         """Returns when no checkpoint is being written."""
         self._idle.wait()
 
-    def take_copies(
-        self,
-        snapshot: Snapshot,
-        replica: Replica,
-        optimizer: Mapping[str, Tensor],
-        reference: ReferencePolicy,
-    ) -> Staged:
+    def take_copies(self, snapshot: Snapshot, reference: ReferencePolicy) -> Staged:
         """What the checkpoint of `snapshot` is written from. The one before it must have been written."""
-        at = snapshot.progress
+        at, replica = snapshot.progress, self._replica
         self._idle.clear()
         return Staged(
             snapshot=snapshot,
             weights=self._weights.of(replica.served()),
-            optimizer=self._optimizer.of(optimizer),
             canary=replica.canary(self._settings.learner.canary_tolerance),
             reference=reference.freeze(at.stage_index, at.stage_step),
+            # Last: the other ranks begin to write at once.
+            optimizer=replica.stage_optimizer(at.step),
         )
 
     def write(self, staged: Staged) -> Announcement:
-        """Raises `StorageError`; nothing of the checkpoint is left then."""
+        """Raises `StorageError` and `RankLostError`; nothing of the checkpoint is left then."""
         began, step = time.perf_counter(), staged.snapshot.progress.step
         try:
             policy = self._write(staged, step)
@@ -85,8 +81,10 @@ class CheckpointWriter:
 
     def _write(self, staged: Staged, step: int) -> Policy:
         snapshot, made_by = staged.snapshot, staged.snapshot.made_by
-        weights = self._checkpoints.write_weights(step, staged.weights, self._adapter)
+        # First, as the other ranks wait for this one; what goes wrong on one of them ends the write here.
+        optimizer = self._checkpoints.write_optimizer(step, staged.optimizer, self._replica.beside)
         reached("mid_checkpoint", step)
+        weights = self._checkpoints.write_weights(step, staged.weights, self._adapter)
         policy = announcement(
             self._settings,
             step=step,
@@ -103,7 +101,6 @@ class CheckpointWriter:
             "steps": [json.loads(encode(record)) for record in snapshot.steps],
             "reference": staged.reference.store(self._store) if staged.reference else None,
         }
-        optimizer = self._checkpoints.write_optimizer(step, staged.optimizer)
         reached("before_manifest", step)
         self._checkpoints.complete(step, weights, optimizer, state)
         return policy

@@ -14,9 +14,8 @@ from shared.errors import StorageError
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.json", "manifest.json"
 OPTIMIZER = "optimizer"
-"""Name of the sharded tensors: moments, and masters where another dtype is served."""
-OLD_OPTIMIZER = "optimizer.safetensors"
-"""The one file that format 1 has in their place."""
+"""Name of the sharded tensors: moments, and masters where another dtype is served. Format 1 has them in one file,
+optimizer.safetensors."""
 FORMAT = 2
 READABLE = (1, 2)
 

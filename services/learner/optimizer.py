@@ -11,9 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from services.learner.distributed.ranks import Alone
-from services.learner.distributed.spread import put
 from services.learner.model import PolicyModel
+from services.learner.sharded.index import TensorKind
 from shared.errors import StorageError
 from shared.settings import LearnerSettings
 
@@ -53,12 +52,14 @@ def optimizer_tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> 
     return out
 
 
-def check_moments(policy: PolicyModel, tensors: Mapping[str, Tensor]) -> None:
-    """Raises `StorageError` when the tensors are those of another model."""
-    for name, parameter in _trained(policy) if tensors else ():
-        moment = tensors.get(f"exp_avg.{name}")
-        if moment is None or moment.shape != parameter.shape:
+def check_moments(policy: PolicyModel, kinds: Mapping[str, TensorKind]) -> bool:
+    """Whether there are any. Raises `StorageError` when the tensors are those of another model."""
+    some = any(name.startswith(_MOMENTS) for name in kinds)
+    for name, parameter in _trained(policy) if some else ():
+        moment = kinds.get(f"exp_avg.{name}")
+        if moment is None or moment.shape != tuple(parameter.shape):
             raise StorageError(f"the checkpoint's optimizer holds no state of {name}: it is of another model")
+    return some
 
 
 def make_moments(policy: PolicyModel, optimizer: torch.optim.Optimizer, *, some: bool) -> None:
@@ -70,15 +71,6 @@ def make_moments(policy: PolicyModel, optimizer: torch.optim.Optimizer, *, some:
             "exp_avg_sq": torch.zeros_like(parameter.detach()),
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         }
-
-
-def restore_optimizer(
-    policy: PolicyModel, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
-    """Raises as `check_moments`; nothing is changed then."""
-    check_moments(policy, tensors)
-    make_moments(policy, optimizer, some=bool(tensors))
-    put(optimizer_tensors(policy, optimizer), tensors, Alone())
 
 
 def _trained(policy: PolicyModel) -> list[tuple[str, torch.nn.Parameter]]:

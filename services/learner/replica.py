@@ -1,7 +1,8 @@
 """The policy in training as its process holds it: weights, optimizer, reference, and all that is done to them.
 
 Invariant: of several ranks rank 0 alone is asked; it tells the others, and every rank then runs the same method with the
-same collectives in it. Whole tensors go in and come out, so whoever asks does not know how they are spread.
+same collectives in it. Whole tensors go in and come out, so whoever asks does not know how they are spread; only the
+optimizer's state is written and read by each rank for itself.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from services.learner.batching import Batch
 from services.learner.distributed import commands
 from services.learner.distributed.ranks import Alone, Ranks
 from services.learner.distributed.split import split
-from services.learner.distributed.spread import put, wholes
+from services.learner.distributed.spread import own_part, put, wholes
 from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel, Reference
 from services.learner.objectives.presets import Objective
-from services.learner.optimizer import check_moments, make_moments, make_optimizer, optimizer_tensors
+from services.learner.optimizer import check_moments, make_moments, make_optimizer
 from services.learner.publish import make_canary
+from services.learner.saved_tensors import saved_tensors, wanted_tensors
+from services.learner.sharded import SavedShards, load_sharded
+from services.learner.staging import HostCopies
 from services.learner.step import Decides, Step
 from shared.contracts import Canary
 from shared.settings import LearnerSettings
@@ -39,6 +44,7 @@ class Replica:
         self.reference: Reference | None = None
         self._settings = settings
         self._ranks: Ranks = Alone() if ranks is None else ranks
+        self._copies = HostCopies()
 
     def take(
         self,
@@ -64,24 +70,35 @@ class Replica:
             should_stop=should_stop,
             ranks=self._ranks,
         )
-        return step.take(share, objective, learning_rate, kl_coefficient, ruling, judged=judged)
+        with self._ranks.watched():
+            return step.take(share, objective, learning_rate, kl_coefficient, ruling, judged=judged)
 
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copies rank 0's master weights in."""
         self._ranks.tell(commands.PutWeights())
         put(self.policy.named_tensors(), weights, self._ranks)
 
-    def put_moments(self, moments: Mapping[str, Tensor], *, some: bool | None = None) -> None:
-        """Likewise the optimizer's state; `some` says on the other ranks that there is any.
+    def stage_optimizer(self, step: int) -> dict[str, Tensor]:
+        """Copies of what this rank writes of the checkpoint of `step`: its part of the moments, and of the master
+        weights where another dtype is served. Valid until the next call, which must wait until they are written."""
+        self._ranks.tell(commands.StageOptimizer(step))
+        return self._copies.of(own_part(saved_tensors(self.policy, self.optimizer), self._ranks))
 
-        Raises `StorageError` for that of another model.
+    def load_optimizer(self, saved: SavedShards) -> None:
+        """Every rank reads its own part, whatever number of ranks has written it; `saved` is where this one does.
+
+        Raises `StorageError`: damaged, or of another model.
         """
-        some = bool(moments) if some is None else some
-        if self._ranks.leads:
-            check_moments(self.policy, moments)
-        self._ranks.tell(commands.PutMoments(some))
+        kinds = saved.kinds()
+        some = check_moments(self.policy, kinds)
+        self._ranks.tell(commands.LoadOptimizer(saved.folder, saved.digests))
         make_moments(self.policy, self.optimizer, some=some)
-        put(optimizer_tensors(self.policy, self.optimizer), moments, self._ranks)
+        load_sharded(saved, wanted_tensors(self.policy, self.optimizer, kinds), self.beside)
+
+    @property
+    def beside(self) -> ProcessGroup | None:
+        """The ranks that write a checkpoint while they take steps; None alone."""
+        return self._ranks.beside
 
     def forget_moments(self) -> None:
         """A stage starts with a fresh optimizer."""
@@ -96,26 +113,25 @@ class Replica:
         """As `weights`, in the dtype that is served."""
         return self._gathered(commands.GatherServed(), self.policy.published_tensors())
 
-    def moments(self) -> dict[str, Tensor]:
-        """The optimizer's state by name, whole; empty before the first step of a stage."""
-        return self._gathered(commands.GatherMoments(), optimizer_tensors(self.policy, self.optimizer))
-
     def canary(self, tolerance: float) -> Canary:
         """Of the policy as it is now."""
         if self._ranks.lockstep:
             self._ranks.tell(commands.Score(tolerance))
-        return make_canary(self.policy, tolerance)
+        with self._ranks.watched():
+            return make_canary(self.policy, tolerance)
 
     def freeze_reference(self) -> dict[str, Tensor]:
         """The policy as it is now becomes the reference; its weights, whole."""
         self._ranks.tell(commands.FreezeReference())
-        self.reference = self.policy.frozen()
-        return wholes(self.reference.named_tensors(), self._ranks)
+        with self._ranks.watched():
+            self.reference = self.policy.frozen()
+            return wholes(self.reference.named_tensors(), self._ranks)
 
     def put_reference(self, weights: Mapping[str, Tensor]) -> None:
         """The reference is one of these weights, as `weights` gave them."""
         self._ranks.tell(commands.PutReference())
-        self.reference = self.policy.frozen()
+        with self._ranks.watched():
+            self.reference = self.policy.frozen()
         put(self.reference.named_tensors(), weights, self._ranks)
 
     def drop_reference(self) -> None:
@@ -133,4 +149,5 @@ class Replica:
     def _gathered(self, command: commands.Command, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if self._ranks.lockstep:
             self._ranks.tell(command)
-        return wholes(tensors, self._ranks)
+        with self._ranks.watched():
+            return wholes(tensors, self._ranks)

@@ -1,37 +1,26 @@
-"""What of a policy is in a checkpoint, and how it comes back.
+"""How a policy comes back from a checkpoint.
 
 Invariant: weights, masters and moments are written together and restored together, to the bit.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from services.learner.checkpoint import Checkpoint
 from services.learner.replica import Replica
-
-_MASTER = "master."
-
-
-def optimizer_file(replica: Replica) -> dict[str, Tensor]:
-    """Moments, and the float32 master weights where another dtype is served."""
-    tensors = replica.moments()
-    if replica.policy.served is not torch.float32:
-        tensors.update({f"{_MASTER}{name}": tensor for name, tensor in replica.weights().items()})
-    return tensors
+from services.learner.saved_tensors import MASTER
+from services.learner.sharded import SavedShards, read_sharded
 
 
 def restore(replica: Replica, saved: Checkpoint) -> None:
-    """Raises `StorageError` for moments of another model."""
-    moments = {name: tensor for name, tensor in saved.optimizer.items() if not name.startswith(_MASTER)}
-    replica.put_moments(moments)
-    replica.put_weights(master_weights(saved.weights, saved.optimizer))
+    """Raises `StorageError`: damaged, or moments of another model."""
+    if not any(name.startswith(MASTER) for name in saved.optimizer.kinds()):
+        replica.put_weights(saved.weights)
+    replica.load_optimizer(saved.optimizer)
 
 
-def master_weights(weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they are trained: the masters where the file of the optimizer holds them."""
-    masters = {
-        name.removeprefix(_MASTER): tensor for name, tensor in optimizer.items() if name.startswith(_MASTER)
-    }
-    return {**weights, **masters}
+def master_weights(weights: dict[str, Tensor], optimizer: SavedShards) -> dict[str, Tensor]:
+    """Weights as they are trained, whole: the masters where there are any. Raises `StorageError`."""
+    masters = read_sharded(optimizer, MASTER)
+    return {**weights, **{name.removeprefix(MASTER): tensor for name, tensor in masters.items()}}

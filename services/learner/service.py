@@ -42,13 +42,8 @@ async def _follow(settings: Settings, place: Place, stop: asyncio.Event) -> None
     opened = threading.Event()
 
     def work() -> None:
-        opening = importlib.import_module("services.learner.distributed.opening")
         follower = importlib.import_module("services.learner.distributed.follower")
-        replica = importlib.import_module("services.learner.replica")
-        policy, ranks = opening.open_policy(settings, place)
-        opened.set()
-        follower.follow(replica.Replica(policy, settings.learner, ranks), ranks, stop.is_set)
-        ranks.leave()
+        follower.follow_run(settings, place, opened.set, stop.is_set)
 
     await _unless_starting(asyncio.create_task(in_background(work)), stop, opened.is_set)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from services.learner.reference import FrozenReference
 from services.learner.snapshot import Snapshot
 from shared.contracts import Canary
+
+if TYPE_CHECKING:
+    from services.learner.reference import FrozenReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Staged:
     weights: Mapping[str, Tensor]
     """In the dtype that is served."""
     optimizer: Mapping[str, Tensor]
+    """This rank's part."""
     canary: Canary
     reference: FrozenReference | None
 

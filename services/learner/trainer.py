@@ -34,7 +34,7 @@ from services.learner.optimizer import learning_rate
 from services.learner.pairing import batch_of
 from services.learner.reference import ReferencePolicy
 from services.learner.replica import Replica
-from services.learner.restoring import optimizer_file, restore
+from services.learner.restoring import restore
 from services.learner.snapshot import Announcement, Origin, Snapshot, read_message
 from services.learner.stages import (
     Progress,
@@ -80,7 +80,7 @@ class Trainer:
         self.replica = Replica(policy, settings.learner, ranks)
         self._checkpoints = checkpoints or CheckpointStore(store, settings.run.name)
         self._reference = ReferencePolicy(store, settings.run.name, self.replica)
-        self._writer = CheckpointWriter(settings, store, self._checkpoints, policy)
+        self._writer = CheckpointWriter(settings, store, self._checkpoints, self.replica)
         self._samples = [stage.samples for stage in settings.stages]
         self._enough = [stage.enough for stage in settings.stages]
         self._unsaved: list[StepMessage] = []
@@ -394,7 +394,7 @@ class Trainer:
     def take_copies(self, snapshot: Snapshot) -> Staged:
         """Blocking, and quick: copies what the checkpoint of `snapshot` is written from. No step may be taken
         between the two, and the checkpoint before it must have been written."""
-        return self._writer.take_copies(snapshot, self.replica, self._optimizer_file(), self._reference)
+        return self._writer.take_copies(snapshot, self._reference)
 
     def write(self, staged: Staged) -> Announcement:
         """Blocking. Writes the checkpoint; steps may be taken meanwhile, in another thread.
@@ -406,9 +406,6 @@ class Trainer:
     def prune(self, scores: Scores = NO_SCORES) -> list[int]:
         """Blocking. Once a newer policy is announced, the large files of old checkpoints may go; whose went."""
         return self._writer.prune(scores, self._watch.good)
-
-    def _optimizer_file(self) -> dict[str, torch.Tensor]:
-        return optimizer_file(self.replica)
 
     def _begin_stage(self) -> None:
         """A stage starts with a fresh optimizer: moments of another objective mislead it."""

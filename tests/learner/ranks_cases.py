@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from learner_builders import demonstration, reward, sequence, trajectory
@@ -15,15 +16,19 @@ from learner_models import VOCABULARY, small_policy
 
 from services.learner.adapters.lora import add_adapters
 from services.learner.batching import Batch
+from services.learner.checkpoint import CheckpointStore
 from services.learner.distributed.ranks import Ranks
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
+from services.learner.manifest import OPTIMIZER
 from services.learner.model import PolicyModel, checkpoint_activations
 from services.learner.objectives.presets import Objective, preset
 from services.learner.pairing import batch_of
 from services.learner.replica import Replica
+from services.learner.sharded import SavedShards, read_sharded
 from shared.settings import LearnerSettings, LoraSettings, ParallelSettings
+from shared.storage import ObjectStore
 
 TOLERANCE = 1e-9
 MODES = {
@@ -123,32 +128,46 @@ def replica_of(policy: PolicyModel, ranks: Ranks | None = None) -> Replica:
     return Replica(policy, LearnerSettings(micro_batch_tokens=48, max_gradient_norm=0.5), ranks=ranks)
 
 
-def run(replica: Replica, objective: Objective) -> Outcome:
+def run(replica: Replica, objective: Objective, checkpoints: CheckpointStore) -> Outcome:
     """Two steps and a look at everything that can be looked at. On rank 0, or alone."""
+    saved: SavedShards | None = None
     if replica.policy.adapters is not None:
         replica.freeze_reference()
     elif objective.needs_reference:
         replica.put_reference(policy_of(seed=3).named_tensors())
-    taken, moments, first = [], {}, {}
+    taken, first = [], {}
     for _ in range(2):
         taken.append(replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient))
-        moments = moments or copies(replica.moments())
+        saved = saved or written(replica, checkpoints)
         first = first or copies(replica.weights())
     weights = copies(replica.weights())
     canary = replica.canary(1e-3).logprobs.tolist()
     # Back to after the first step, as a resumed run or a roll-back goes.
-    replica.put_moments(moments)
+    assert saved is not None
     replica.put_weights(first)
+    replica.load_optimizer(saved)
     replica.take(batch(objective), objective, 1e-3, objective.kl_coefficient)
     return Outcome(
         [metrics.loss for metrics in taken],
         [metrics.gradient_norm for metrics in taken],
         taken[0].tokens,
-        moments,
+        read_sharded(saved, "exp_avg"),
         weights,
         canary,
         again=all(torch.equal(tensor, weights[name]) for name, tensor in replica.weights().items()),
     )
+
+
+def written(replica: Replica, checkpoints: CheckpointStore, step: int = 1) -> SavedShards:
+    """The optimizer's state, by every rank its part."""
+    staged = replica.stage_optimizer(step)
+    files = checkpoints.write_optimizer(step, staged, replica.beside)
+    digests = {name: file.sha256 for name, file in files.items()}
+    return SavedShards(checkpoints.store, checkpoints.folder(step), OPTIMIZER, digests, Path("unused"))
+
+
+def store_in(folder: Path, name: str) -> CheckpointStore:
+    return CheckpointStore(ObjectStore(f"file://{folder}"), name)
 
 
 def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -14,12 +14,14 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 torch.set_num_threads(1)
 
-from ranks_cases import MODES, OBJECTIVES, POLICIES, batch, policy_of, replica_of, run  # noqa: E402
+from ranks_cases import MODES, OBJECTIVES, POLICIES, batch, policy_of, replica_of, run, store_in  # noqa: E402
 
 from services.learner.batching import Batch  # noqa: E402
+from services.learner.checkpoint import CheckpointStore  # noqa: E402
 from services.learner.distributed.follower import follow  # noqa: E402
 from services.learner.distributed.joined import JoinedRanks  # noqa: E402
 from services.learner.distributed.opening import spread_policy  # noqa: E402
+from services.learner.distributed.own_files import OwnFiles  # noqa: E402
 from services.learner.distributed.place import place_of  # noqa: E402
 from services.learner.distributed.spread import whole  # noqa: E402
 from services.learner.model import PolicyModel  # noqa: E402
@@ -39,26 +41,28 @@ def main(results: str, modes: list[str]) -> None:
             # Another seed on the other rank: it must begin with rank 0's weights all the same.
             policy = spread_policy(make(PLACE.rank), ranks, MODES[mode])
             replica = replica_of(policy, ranks)
+            checkpoints = store_in(Path(results).parent, f"{mode}-{name}".replace(" ", "-"))
             if not PLACE.leads:
-                follow(replica, ranks, lambda: False)
+                follow(replica, ranks, OwnFiles(checkpoints, Path("unused"), ranks.beside), lambda: False)
                 continue
-            found[f"{mode}/{name}"] = run(replica, objective)
+            found[f"{mode}/{name}"] = run(replica, objective, checkpoints)
             replica.dismiss()
-        found[f"{mode}/faults"] = faults(ranks, mode)
+        found[f"{mode}/faults"] = faults(ranks, mode, store_in(Path(results).parent, "faults"))
     if PLACE.leads:
         torch.save(found, results)
     ranks.leave()
 
 
-def faults(ranks: JoinedRanks, mode: str) -> dict[str, object]:
+def faults(ranks: JoinedRanks, mode: str, checkpoints: CheckpointStore) -> dict[str, object]:
     """A loss that is not finite on one rank, and a stop that rank 0 alone hears of: nothing changes anywhere."""
     objective = OBJECTIVES["grpo"]
     asked = iter([False, True, True])
     policy = spread_policy(policy_of(), ranks, MODES[mode])
     replica = replica_of(policy, ranks)
     out: dict[str, object] = {}
+    files = OwnFiles(checkpoints, Path("unused"), ranks.beside)
     if not PLACE.leads:
-        follow(replica, ranks, lambda: False)
+        follow(replica, ranks, files, lambda: False)
     else:
         out["not finite"] = refused(replica, broken(batch(objective)), lambda: False)
         out["stop"] = refused(replica, batch(objective), lambda: next(asked, True))
@@ -66,7 +70,7 @@ def faults(ranks: JoinedRanks, mode: str) -> dict[str, object]:
     before = {name: tensor.tolist() for name, tensor in policy_of().named_tensors().items()}
     out["untouched"] = _whole(policy) == before
     if not PLACE.leads:
-        follow(replica, ranks, lambda: False)
+        follow(replica, ranks, files, lambda: False)
     else:
         replica.take(batch(objective), objective, 1e-2, 0.0)
         replica.dismiss()

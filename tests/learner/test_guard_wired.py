@@ -17,6 +17,7 @@ from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
 from services.learner.manifest import WEIGHTS
 from services.learner.metrics import StepMetrics
+from services.learner.saved_tensors import saved_tensors
 from services.learner.step import NonFiniteStepError
 from services.learner.trainer import Trainer
 from shared.contracts import Step
@@ -93,7 +94,10 @@ class Run:
         return self.metrics.decision
 
     def state(self) -> dict[str, bytes]:
-        tensors = {**self.policy.named_tensors(), **self.trainer._optimizer_file()}
+        tensors = {
+            **self.policy.named_tensors(),
+            **saved_tensors(self.policy, self.trainer.replica.optimizer),
+        }
         return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 

@@ -17,7 +17,7 @@ from services.learner.kept import KeepRule, Scores, kept_steps, scores_of
 from services.learner.stages import evaluated_versions
 from shared.contracts import Evaluation
 from shared.contracts.control import DomainResult
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StorageError
 from shared.storage import ObjectStore
 
 STEPS = st.sets(st.integers(0, 60), max_size=30)
@@ -106,6 +106,21 @@ def test_every_second_and_the_best_keep_their_weights(tmp_path: Path) -> None:
 def test_a_domain_that_is_not_there_has_no_best(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="best_of domain 'sum' is not declared"):
         run_settings(tmp_path, learner={"keep": {"best": 1, "best_of": "sum"}})
+
+
+def test_what_another_rank_wrote_elsewhere_makes_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines that each write into a folder of their own."""
+    exists = ObjectStore.exists
+    monkeypatch.setattr(
+        ObjectStore, "exists", lambda self, key: "optimizer-" not in key and exists(self, key)
+    )
+    with pytest.raises(StorageError, match=r"optimizer-00000-of-00001.* a place that all machines"):
+        Life(run_settings(tmp_path), log_of()).live()
+    assert CheckpointFolders(ObjectStore(f"file://{tmp_path / 'objects'}"), RUN).steps() == [
+        0
+    ]  # had no moments
 
 
 def test_a_checkpoint_of_the_first_format_is_still_read(tmp_path: Path) -> None:

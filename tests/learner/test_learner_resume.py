@@ -15,9 +15,12 @@ import torch
 from learner_builders import RUN, demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
+from services.learner.distributed.ranks import Ranks
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place, Shard
 from services.learner.manifest import MANIFEST, OPTIMIZER, STATE, WEIGHTS
+from services.learner.model import PolicyModel
+from services.learner.saved_tensors import saved_tensors
 from services.learner.step import StepAbandonedError
 from services.learner.trainer import Announcement, Trainer
 from shared.contracts import Reward, Step, Trajectory
@@ -120,15 +123,14 @@ class Life:
     kill: str = ""
     at_step: int = 0
     served: torch.dtype = torch.float32
+    ranks: Ranks | None = None
     told: list[Announcement] = field(default_factory=list)
     positions: dict[Shard, int] = field(default_factory=dict)
 
     def live(self, seed: int = 0) -> Trainer:
         self.store = MortalStore(self.settings.storage_uri)
         self.micro_batches = 0
-        policy = small_policy(seed=seed)
-        policy.served = self.served
-        self.trainer = Trainer(self.settings, self.store, policy, self._asked_to_stop)
+        self.trainer = Trainer(self.settings, self.store, self._policy(seed), self._asked_to_stop, self.ranks)
         self.told.append(self.trainer.open())
         self._die("before intake")
         start, waiting = self.trainer.gate.start(), []
@@ -147,6 +149,11 @@ class Life:
                 waiting.clear()
         return self.trainer
 
+    def _policy(self, seed: int) -> PolicyModel:
+        policy = small_policy(seed=seed)
+        policy.served = self.served
+        return policy
+
     def _feed(self, place: Place, message: Trajectory | Reward) -> None:
         if isinstance(message, Trajectory):
             self.trainer.intake.trajectory(Arrival(message, place))
@@ -155,26 +162,36 @@ class Life:
         self.positions[place.shard] = max(self.positions.get(place.shard, 0), place.offset + 1)
 
     def _step(self) -> None:
+        while self._one_step():
+            pass
+
+    def _one_step(self) -> bool:
+        """False where there is nothing to take one from."""
         trainer = self.trainer
-        while not trainer.finished:
-            trainer.review()
-            groups = trainer.next_batch()
-            if groups is None:
-                return
-            self.micro_batches = 0
-            try:
-                _, metrics = trainer.train(groups)
-            except StepAbandonedError as error:
-                raise KilledError("mid-backward") from error
-            trainer.book(groups, metrics, {})
-            self._die("after the step")
-            if trainer.checkpoint_due():
-                if trainer.progress.step == self.at_step and self.kill in FILES:
-                    self.store.deadly = f"/{self.kill}"
-                announcement = trainer.write(trainer.take_copies(trainer.seal(self.positions)))
-                self._die("before publishing")
-                self.told.append(announcement)
-                trainer.prune()
+        if trainer.finished:
+            return False
+        trainer.review()
+        groups = trainer.next_batch()
+        if groups is None:
+            return False
+        self.micro_batches = 0
+        try:
+            _, metrics = trainer.train(groups)
+        except StepAbandonedError as error:
+            raise KilledError("mid-backward") from error
+        trainer.book(groups, metrics, {})
+        self._die("after the step")
+        if trainer.checkpoint_due():
+            if trainer.progress.step == self.at_step and self.kill in FILES:
+                self.store.deadly = f"/{self.kill}"
+            self._checkpoint()
+        return True
+
+    def _checkpoint(self) -> None:
+        announcement = self.trainer.write(self.trainer.take_copies(self.trainer.seal(self.positions)))
+        self._die("before publishing")
+        self.told.append(announcement)
+        self.trainer.prune()
 
     def _die(self, point: str) -> None:
         if self.kill == point and self.trainer.progress.step >= self.at_step:
@@ -187,7 +204,8 @@ class Life:
 
 
 def bytes_of(trainer: Trainer) -> dict[str, bytes]:
-    tensors = {**trainer._policy.named_tensors(), **trainer._optimizer_file()}
+    policy, optimizer = trainer.replica.policy, trainer.replica.optimizer
+    tensors = {**policy.named_tensors(), **saved_tensors(policy, optimizer)}
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 

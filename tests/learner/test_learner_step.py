@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +17,14 @@ from services.learner.intake.join import FilledSlot
 from services.learner.metrics import StepMetrics
 from services.learner.model import PolicyModel, load_policy
 from services.learner.objectives.presets import Objective, objective_of, preset
-from services.learner.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer
+from services.learner.optimizer import learning_rate, make_optimizer, optimizer_tensors
 from services.learner.publish import CANARY_LENGTH, CANARY_SEQUENCES, make_canary
+from services.learner.replica import Replica
+from services.learner.sharded import SavedShards, save_sharded
 from services.learner.step import NonFiniteStepError, Step, StepAbandonedError
 from shared.errors import ConfigError, DependencyError, StorageError
 from shared.settings import LearnerSettings, ModelSettings, ObjectiveSettings
+from shared.storage import ObjectStore
 
 GRPO, SFT = preset("grpo"), preset("sft")
 
@@ -135,19 +139,24 @@ def test_a_stop_abandons_the_step_whole() -> None:
     assert weights(policy) == before and not optimizer.state
 
 
-def test_the_optimizer_state_goes_by_name() -> None:
-    policy = small_policy()
-    optimizer = make_optimizer(policy, LearnerSettings())
-    step = Step(policy, optimizer, micro_batch_tokens=64, max_gradient_norm=1.0)
-    step.take(assemble([rollouts(policy, [1.0, 0.0])], GRPO, 64), GRPO, 1e-2, 0.0)
-    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(policy, optimizer).items()}
-    other = make_optimizer(policy, LearnerSettings())
-    restore_optimizer(policy, other, saved)
-    for name, tensor in optimizer_tensors(policy, other).items():
-        assert torch.equal(tensor, saved[name])
-    saved.pop("exp_avg.model.norm.weight")
+def test_the_optimizer_state_goes_by_name(tmp_path: Path) -> None:
+    replica = Replica(small_policy(), LearnerSettings())
+    replica.take(assemble([rollouts(replica.policy, [1.0, 0.0])], GRPO, 64), GRPO, 1e-2, 0.0)
+    moments = optimizer_tensors(replica.policy, replica.optimizer)
+    other = Replica(small_policy(), LearnerSettings())
+    other.load_optimizer(written(tmp_path, replica.stage_optimizer(1)))
+    again = optimizer_tensors(other.policy, other.optimizer)
+    assert again.keys() == moments.keys()
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in again.items())
+    moments.pop("exp_avg.model.norm.weight")
     with pytest.raises(StorageError, match=r"model\.norm\.weight"):
-        restore_optimizer(policy, other, saved)
+        other.load_optimizer(written(tmp_path, moments))
+
+
+def written(place: Path, tensors: dict[str, torch.Tensor]) -> SavedShards:
+    store = ObjectStore(f"file://{place}")
+    files = save_sharded(store, "any", "optimizer", tensors)
+    return SavedShards(store, "any", "optimizer", {name: one.sha256 for name, one in files.items()}, place)
 
 
 def test_the_rate_warms_up_and_stays() -> None:

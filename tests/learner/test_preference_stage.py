@@ -20,6 +20,7 @@ from services.learner.intake.offsets import Place
 from services.learner.model import PolicyModel
 from services.learner.objectives.preference import sigmoid_loss
 from services.learner.objectives.presets import Objective, preset
+from services.learner.optimizer import optimizer_tensors
 from services.learner.pairing import batch_of
 from services.learner.start_from import check_sources
 from services.learner.step import Step
@@ -246,7 +247,8 @@ def test_a_preference_stage_resumes_to_the_bit(tmp_path: Path, pairs: dict[str, 
             run.pair(0, 2 * number)
             run.pair(0, 2 * number + 1)
             run.step()
-        return b"".join(t.numpy().tobytes() for t in run.trainer._optimizer_file().values())
+        moments = optimizer_tensors(run.policy, run.trainer.replica.optimizer)
+        return b"".join(tensor.numpy().tobytes() for tensor in moments.values())
 
     whole = go(Run(settings_of(tmp_path / "whole", pairs)), range(3))
     settings = settings_of(tmp_path / "cut", pairs)

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from ranks_cases import MODES, OBJECTIVES, POLICIES, Outcome, policy_of, replica_of, run, tolerance_of
+from ranks_cases import (
+    MODES,
+    OBJECTIVES,
+    POLICIES,
+    Outcome,
+    policy_of,
+    replica_of,
+    run,
+    store_in,
+    tolerance_of,
+)
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 
@@ -43,10 +53,14 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Outcome]:
-    found = {name: run(replica_of(policy_of()), objective) for name, objective in OBJECTIVES.items()}
-    kinds = {name: run(replica_of(make(0)), OBJECTIVES["kl in the loss"]) for name, make in POLICIES.items()}
-    return {**found, **kinds}
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    kinds = {name: (policy_of, objective) for name, objective in OBJECTIVES.items()}
+    kinds.update({name: (make, OBJECTIVES["kl in the loss"]) for name, make in POLICIES.items()})
+    place = tmp_path_factory.mktemp("alone")
+    return {
+        name: run(replica_of(make(0)), objective, store_in(place, name.replace(" ", "-")))
+        for name, (make, objective) in kinds.items()
+    }
 
 
 @pytest.mark.parametrize("mode", MODES)

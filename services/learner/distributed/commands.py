@@ -6,6 +6,7 @@ which the method of `Replica` that it names makes them. Whoever obeys calls the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.learner.objectives.presets import Objective
@@ -24,13 +25,6 @@ class Take:
 @dataclass(frozen=True, slots=True)
 class PutWeights:
     """The weights follow."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutMoments:
-    """The optimizer's state follows; before the first step of a stage there is none."""
-
-    some: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +58,19 @@ class GatherServed:
 
 
 @dataclass(frozen=True, slots=True)
-class GatherMoments:
-    """Rank 0 wants the optimizer's state whole."""
+class StageOptimizer:
+    """The checkpoint of `step` is due: every rank copies its part of the optimizer's state and writes it beside what
+    comes next."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptimizer:
+    """Every rank reads its part again from `folder` of the object store. `digests`: sha256 by file name."""
+
+    folder: str
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,14 @@ class Leave:
 Command = (
     Take
     | PutWeights
-    | PutMoments
     | ForgetMoments
     | FreezeReference
     | PutReference
     | DropReference
     | GatherWeights
     | GatherServed
-    | GatherMoments
+    | StageOptimizer
+    | LoadOptimizer
     | Score
     | Beat
     | Leave

@@ -1,37 +1,60 @@
 """What the ranks other than 0 do: one command after another, until they are sent home.
 
-Invariant: a follower decides nothing and reads nothing but the model's folder; it holds no Kafka client and no
-checkpoint. Whatever goes wrong here ends its process, and with it the group.
+Invariant: a follower decides nothing and holds no Kafka client; of checkpoints it writes and reads its own part of the
+optimizer's state, when it is told. Whatever goes wrong here ends its process, and with it the group.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
+from services.learner.checkpoint import CheckpointStore
 from services.learner.distributed import commands
+from services.learner.distributed.opening import open_policy
+from services.learner.distributed.own_files import OwnFiles
+from services.learner.distributed.place import Place
 from services.learner.distributed.ranks import RankLostError, Ranks
 from services.learner.replica import Replica
 from services.learner.step import StepAbandonedError
+from shared.settings import Settings
+from shared.storage import ObjectStore
+from shared.storage.remote import Patience
 
 
-def follow(replica: Replica, ranks: Ranks, stopping: Callable[[], bool]) -> None:
+def follow_run(
+    settings: Settings, place: Place, opened: Callable[[], None], stopping: Callable[[], bool]
+) -> None:
+    """Blocking. Opens the policy beside the other ranks, says so, and follows. Raises as `open_policy` and `follow`."""
+    policy, ranks = open_policy(settings, place)
+    opened()
+    store = ObjectStore(settings.storage_uri, Patience(settings.storage.patience_s))
+    files = OwnFiles(
+        CheckpointStore(store, settings.run.name), Path(settings.run_folder) / "cache", ranks.beside
+    )
+    follow(Replica(policy, settings.learner, ranks), ranks, files, stopping)
+    ranks.leave()
+
+
+def follow(replica: Replica, ranks: Ranks, files: OwnFiles, stopping: Callable[[], bool]) -> None:
     """Blocking. Returns when rank 0 says so, or is gone after a stop was asked for.
 
-    Raises `RankLostError` where it is gone without one.
+    Raises `RankLostError` where it is gone without one, and `StorageError` where this rank's files failed.
     """
     try:
         while True:
             command = ranks.heard()
             if isinstance(command, commands.Leave):
+                files.wait()
                 return
-            obey(replica, command)
+            obey(replica, files, command)
     except RankLostError:
         if not stopping():
             raise
 
 
-def obey(replica: Replica, command: commands.Command) -> None:
+def obey(replica: Replica, files: OwnFiles, command: commands.Command) -> None:
     """Runs the method of which `command` speaks; results are rank 0's."""
     match command:
         case commands.Take():
@@ -45,8 +68,6 @@ def obey(replica: Replica, command: commands.Command) -> None:
                 )
         case commands.PutWeights():
             replica.put_weights({})
-        case commands.PutMoments():
-            replica.put_moments({}, some=command.some)
         case commands.ForgetMoments():
             replica.forget_moments()
         case commands.FreezeReference():
@@ -59,8 +80,12 @@ def obey(replica: Replica, command: commands.Command) -> None:
             replica.weights()
         case commands.GatherServed():
             replica.served()
-        case commands.GatherMoments():
-            replica.moments()
+        case commands.StageOptimizer():
+            files.wait()
+            files.write(command.step, replica.stage_optimizer(command.step))
+        case commands.LoadOptimizer():
+            files.wait()  # one talk at a time in the group of ranks beside steps
+            replica.load_optimizer(files.saved(command.folder, command.digests))
         case commands.Score():
             replica.canary(command.tolerance)
         case commands.Beat() | commands.Leave():

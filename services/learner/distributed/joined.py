@@ -51,6 +51,7 @@ class JoinedRanks:
                 mesh_dim_names=("data", "context"),
             )
             self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=parallel.timeout_s))
+            self.beside = dist.new_group(backend="gloo", timeout=timedelta(seconds=parallel.timeout_s))
         self.lockstep = parallel.shard or parallel.context > 1
         self._sharded = parallel.shard
         self._context = parallel.context
@@ -63,6 +64,10 @@ class JoinedRanks:
     @property
     def leads(self) -> bool:
         return self._place.leads
+
+    @property
+    def rank(self) -> int:
+        return self._place.rank
 
     @property
     def data(self) -> int:
@@ -133,6 +138,9 @@ class JoinedRanks:
             dist.broadcast(whole, src=0)
         if whole is not tensor:
             tensor.copy_(whole)
+
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        return _losses(self._place)
 
     def leave(self) -> None:
         if self._here:

@@ -7,11 +7,15 @@ leads: it tells the others what comes next, and they do nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from shared.errors import DependencyError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -30,6 +34,14 @@ class Ranks(Protocol):
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, or alone."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number, from 0."""
+
+    @property
+    def beside(self) -> ProcessGroup | None:
+        """All ranks once more, for what goes on beside steps (writing a checkpoint); None alone."""
 
     @property
     def data(self) -> int:
@@ -74,6 +86,10 @@ class Ranks(Protocol):
     def give(self, tensor: Tensor) -> None:
         """In place: rank 0's values."""
 
+    def watched(self) -> AbstractContextManager[None]:
+        """Inside, what torch's own collectives (in the passes of a spread model) raise for a rank that is gone is
+        `RankLostError`."""
+
     def leave(self) -> None:
         """Ends the group. Idempotent."""
 
@@ -83,6 +99,8 @@ class Alone:
 
     count = 1
     leads = True
+    rank = 0
+    beside = None
     data = 1
     data_index = 0
     speaks = True
@@ -112,5 +130,8 @@ class Alone:
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None: ...
 
     def give(self, tensor: Tensor) -> None: ...
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def leave(self) -> None: ...

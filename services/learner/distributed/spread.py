@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from services.learner.balance import balance
 from services.learner.distributed.ranks import Ranks
 
 
@@ -32,6 +33,17 @@ def wholes(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
             out[name] = found if found is tensor else found.cpu()
         del found
     return out
+
+
+def own_part(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """What this rank writes: its shards, and of the whole tensors, which all ranks hold alike, about as many bytes as
+    any other."""
+    from torch.distributed.tensor import DTensor
+
+    whole = [name for name, tensor in tensors.items() if not isinstance(tensor, DTensor)]
+    parts = balance([tensors[name].nbytes for name in whole], ranks.count)
+    others = set(whole) - {whole[index] for index in parts[ranks.rank]}
+    return {name: tensor for name, tensor in tensors.items() if name not in others}
 
 
 def put(targets: Mapping[str, Tensor], values: Mapping[str, Tensor], ranks: Ranks) -> None:

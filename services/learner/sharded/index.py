@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -90,6 +92,20 @@ def index_of(metadata: Metadata, parts: Iterable[Part]) -> Index:
         if isinstance(entry, TensorStorageMetadata)
     }
     return Index(tensors, tuple(sorted(parts, key=lambda part: (part.name, part.offsets))))
+
+
+def index_of_file(path: Path) -> Index:
+    """Of a safetensors file that holds every tensor whole. Raises `StorageError`."""
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt") as source:
+            for name in source.keys():  # noqa: SIM118 - it is no mapping
+                part = source.get_slice(name)
+                tensors[name] = TensorKind(DTYPES[part.get_dtype()], tuple(part.get_shape()))
+    except (SafetensorError, OSError, KeyError) as error:
+        raise StorageError(f"{path} is no readable safetensors file: {error}") from error
+    parts = tuple(Part(name, (0,) * len(kind.shape), kind.shape, path.name) for name, kind in tensors.items())
+    return Index(tensors, parts)
 
 
 def read_index(raw: bytes, where: str) -> Index:

@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from services.learner.distributed.joined import is_loss, lost
 from services.learner.manifest import StoredFile
-from services.learner.sharded.index import TensorKind, read_index
+from services.learner.sharded.index import Index, TensorKind, index_of_file, read_index
 from services.learner.sharded.storage import ShardReader, ShardWriter, index_name
 from shared.errors import StorageError
 from shared.storage import ObjectStore
@@ -41,11 +42,11 @@ def save_sharded(
     same on all. Only rank 0 of the group is told the files: it writes the manifest. In a thread of its own while
     steps are taken, `group` must be one that the steps do not use, and the tensors copies.
 
-    Raises `StorageError`.
+    Raises `StorageError`, and `RankLostError` where a rank is gone.
     """
     rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
     writer = ShardWriter(store, folder, name, rank=rank, ranks=ranks)
-    with _plain_failures():
+    with _plain_failures(group):
         save(
             dict(tensors),
             storage_writer=writer,
@@ -69,8 +70,27 @@ class SavedShards:
 
     def kinds(self) -> Mapping[str, TensorKind]:
         """dtype and shape of every tensor, without reading one. Raises `StorageError`."""
-        uri = self.store.uri_of(f"{self.folder}/{index_name(self.name)}")
-        return read_index(self.store.get_bytes(uri, self.digests.get(index_name(self.name))), uri).tensors
+        return self.index().tensors
+
+    def index(self) -> Index:
+        """Raises `StorageError`. Format 1 has one file and no index: what it holds is in the file's own header."""
+        name, whole = index_name(self.name), f"{self.name}.safetensors"
+        if name not in self.digests and whole in self.digests:
+            return index_of_file(self.fetch(whole))
+        uri = self.store.uri_of(f"{self.folder}/{name}")
+        return read_index(self.store.get_bytes(uri, self._digest(name)), uri)
+
+    def fetch(self, file: str) -> Path:
+        """Its digest checked. Raises `StorageError`."""
+        return self.store.fetch(self.store.uri_of(f"{self.folder}/{file}"), self._digest(file), self.cache)
+
+    def _digest(self, file: str) -> str:
+        try:
+            return self.digests[file]
+        except KeyError as error:
+            raise StorageError(
+                f"{self.folder}: its manifest does not name {file}: restore it from a copy"
+            ) from error
 
 
 def load_sharded(
@@ -78,9 +98,11 @@ def load_sharded(
 ) -> None:
     """Fills `tensors` in place, a `DTensor` with its own shards.
 
-    Raises `StorageError`: damaged, gone, or without one of the names; no tensor is changed by a damaged file.
+    Raises `StorageError`: damaged, gone, or without one of the names; no tensor is changed by a damaged file. Raises
+    `RankLostError` where a rank is gone.
     """
-    kinds = saved.kinds()
+    index = saved.index()
+    kinds = index.tensors
     for name, tensor in tensors.items():
         kind = kinds.get(name)
         if kind is None or kind.shape != tuple(tensor.shape):
@@ -91,28 +113,28 @@ def load_sharded(
             )
     if not tensors and group is None:
         return
-    reader = ShardReader(saved.store, saved.folder, saved.name, saved.digests, saved.cache)
-    with _plain_failures():
+    with _plain_failures(group):
         load(
             dict(tensors),
-            storage_reader=reader,
+            storage_reader=ShardReader(index, saved.fetch),
             planner=DefaultLoadPlanner(flatten_state_dict=False),
             process_group=group,
             no_dist=group is None,
         )
 
 
-def read_sharded(saved: SavedShards) -> dict[str, Tensor]:
-    """Every tensor whole, in memory of this process. Raises as `load_sharded`."""
-    tensors = {name: torch.empty(kind.shape, dtype=kind.dtype) for name, kind in saved.kinds().items()}
+def read_sharded(saved: SavedShards, prefix: str = "") -> dict[str, Tensor]:
+    """Every tensor whose name begins with `prefix` whole, in memory of this process. Raises as `load_sharded`."""
+    kinds = {name: kind for name, kind in saved.kinds().items() if name.startswith(prefix)}
+    tensors = {name: torch.empty(kind.shape, dtype=kind.dtype) for name, kind in kinds.items()}
     load_sharded(saved, tensors)
     return tensors
 
 
 @contextlib.contextmanager
-def _plain_failures() -> Iterator[None]:
-    """What failed on the lowest rank, as itself: the library wraps it with a traceback a rank. It also warns whenever
-    a process works alone, which is what was asked for."""
+def _plain_failures(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """What failed on the lowest rank, as itself: the library wraps it with a traceback a rank. A rank that is gone is
+    `RankLostError`. It also warns whenever a process works alone, which is what was asked for."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -120,3 +142,7 @@ def _plain_failures() -> Iterator[None]:
     except CheckpointException as error:
         failures: dict[int, Any] = error.failures
         raise failures[min(failures)][0] from None
+    except (dist.DistError, RuntimeError) as error:
+        if group is None or not is_loss(error):
+            raise
+        raise lost(dist.get_rank(), error) from error

@@ -7,7 +7,7 @@ that it needs before it changes a tensor.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from services.learner.manifest import StoredFile
-from services.learner.sharded.index import Part, index_of, part_key, read_index
+from services.learner.sharded.index import Index, Part, index_of, part_key
 from services.learner.tensorfile import store_tensors
-from shared.errors import StorageError
 from shared.storage import ObjectStore
 
 
@@ -103,22 +102,15 @@ class ShardWriter(StorageWriter):
 
 
 class ShardReader(StorageReader):
-    """`digests`: sha256 by file name, of a manifest. Files that a rank's plan does not need are not fetched."""
+    """`fetch` gives a file by its name, its digest checked; of files that a rank's plan does not need nobody asks."""
 
-    def __init__(
-        self, store: ObjectStore, folder: str, name: str, digests: Mapping[str, str], cache: Path
-    ) -> None:
-        self._store = store
-        self._folder = folder
-        self._name = name
-        self._digests = digests
-        self._cache = cache
+    def __init__(self, index: Index, fetch: Callable[[str], Path]) -> None:
+        self._index = index
+        self._fetch = fetch
         self._places: dict[Any, Part] = {}
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        name = index_name(self._name)
-        uri = self._store.uri_of(f"{self._folder}/{name}")
-        return read_index(self._store.get_bytes(uri, self._digest(name)), uri).to_metadata()
+        return self._index.to_metadata()
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -139,19 +131,6 @@ class ShardReader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    def _fetch(self, file: str) -> Path:
-        return self._store.fetch(
-            self._store.uri_of(f"{self._folder}/{file}"), self._digest(file), self._cache
-        )
-
-    def _digest(self, file: str) -> str:
-        try:
-            return self._digests[file]
-        except KeyError as error:
-            raise StorageError(
-                f"{self._folder}: its manifest does not name {file}: restore it from a copy"
-            ) from error
 
     # The rest of the protocol, as in the writer.
 
