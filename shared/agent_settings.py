@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.domains.agent import AgentProgram
 from shared.errors import ConfigError
+from shared.plain_errors import said
 
 FOLDER = ".agent"
 """Where in the work folder the program's own files are."""
@@ -70,7 +71,7 @@ def _files(folder: Path) -> dict[str, str]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"agent file {path} cannot be read as text: {error}") from error
+            raise ConfigError(f"agent file {path} cannot be read as text: {said(error)}") from error
         found[f"{FOLDER}/{path.relative_to(folder).as_posix()}"] = text
         size += len(text)
         if len(found) > MOST_FILES or size > MOST_BYTES:

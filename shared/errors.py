@@ -49,6 +49,12 @@ class UnknownVersionError(ContractError):
     """A message of a schema version that this build does not read (it comes from the future)."""
 
 
+class DataError(TemperError):
+    """A file whose content is not what it must be: damaged, or of something else."""
+
+    exit_code = 4
+
+
 class StorageError(TemperError):
     """The object store cannot do what was asked: full, missing object, digest mismatch."""
 

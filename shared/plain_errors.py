@@ -1,6 +1,7 @@
-"""What pydantic found wrong with a document, in words of ours: one line that names the key, the value and the mend.
+"""What pydantic, Python and the system say of a fault, in words of ours: one line that names the key, the value and the
+mend.
 
-Invariant: every error of the document is named once, by its place in the document; one that only follows from
+Invariant: every error of a document is named once, by its place in the document; one that only follows from
 another (a list that is too short because its one entry was refused) is left out, and no class name of ours is said.
 """
 
@@ -59,6 +60,17 @@ def one_line(error: BaseException, most: int = 300) -> str:
     text = " ".join(str(error).split())
     said = text if len(text) <= most else text[: most - 1] + "…"
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def said(error: BaseException) -> str:
+    """The text of an error; of the system's without number and path, which whoever says it names better."""
+    text = isinstance(error, OSError) and error.strerror
+    return text or str(error) or type(error).__name__
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """`1 step`, `2 steps`; `more` where it is not `one` with an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def nearest(name: str, known: Collection[str]) -> str:

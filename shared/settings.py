@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shared.episode_settings import EpisodeSettings
 from shared.errors import ConfigError
-from shared.plain_errors import explain, nearest
+from shared.plain_errors import explain, nearest, said
 from shared.sandbox.settings import SandboxSettings
 from shared.weights.settings import PublishingSettings
 
@@ -505,7 +505,7 @@ def load_settings(path: str | Path, environment: Mapping[str, str] | None = None
             f"{place}: is a folder; give the path of a run's TOML, such as {place / 'run.toml'}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{place}: cannot be read: {error}") from error
+        raise ConfigError(f"{place}: cannot be read: {said(error)}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{place}: not valid TOML: {error}") from error
     _override(document, os.environ if environment is None else environment)

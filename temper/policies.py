@@ -13,9 +13,10 @@ from pathlib import Path
 from shared.errors import ConfigError, StorageError
 from shared.settings import Settings
 from shared.storage import ObjectStore
+from temper.report.rates import SUMMARY, pass_rates
 
-WEIGHTS, MANIFEST, SUMMARY = "weights.safetensors", "manifest.json", "summary.json"
-"""Names of the learner's layout and of the report's file: no part of either is imported here."""
+WEIGHTS, MANIFEST = "weights.safetensors", "manifest.json"
+"""Names of the learner's layout: no part of it is imported here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class FolderPolicy:
 
 
 def find_policy(text: str) -> RunPolicy | FolderPolicy:
-    """Raises `ConfigError` for what names no policy, `StorageError` for a checkpoint that is damaged."""
+    """Raises `ConfigError` for what names no policy, `StorageError` for a checkpoint that is damaged, `DataError` for a
+    damaged summary."""
     folder, at, which = text.rpartition("@")
     if not at or Path(text).is_dir():
         folder, which = text, ""
@@ -99,23 +101,14 @@ def _step(folder: Path, which: str, kept: list[int], complete: set[int]) -> int:
 
 def _best(folder: Path, kept: list[int]) -> int:
     """The step with the highest held-out pass rate; of equal ones the later."""
-    place = folder / SUMMARY
-    try:
-        evaluations = json.loads(place.read_text(encoding="utf-8"))["evaluations"]
-        rates = [
-            (float(e["overall"]["rate"]), int(e["step"]))
-            for e in evaluations
-            if e["overall"]["rate"] is not None
-        ]
-    except FileNotFoundError as error:
+    rates = pass_rates(folder)
+    if rates is None:
         raise ConfigError(
-            f"{folder}@best: {place} is not there yet: use @last, or make it with `temper report`"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder}@best: {place} is damaged: {error}; use @last") from error
+            f"{folder}@best: {folder / SUMMARY} is not there yet: use @last, or make it with `temper report`"
+        )
     if not rates:
         raise ConfigError(f"{folder}@best: the run has no evaluation: use @last, or @<step>")
-    rate, step = max(rates)
+    rate, step = max((rate, step) for step, rate in rates.items())
     if step not in kept:
         raise ConfigError(
             f"{folder}@best is step {step} ({rate:.0%} of held-out instances), whose weights were pruned; kept are the "

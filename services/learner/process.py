@@ -39,6 +39,7 @@ from shared.bus.topics import TopicNames
 from shared.contracts import Control, GroupFate, Heartbeat, Notice, Step, WorkerState
 from shared.errors import TemperError
 from shared.kill_points import reached
+from shared.plain_errors import counted
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.storage.remote import Patience
@@ -326,9 +327,10 @@ class LearnerService:
         if not trainer.gate.open:
             return "records of unresolved groups to be read again"
         unjudged, unheard = trainer.intake.waiting()
-        text = f"{trainer.missing()} of {trainer.stage.groups_per_step} groups for step {trainer.progress.step + 1}"
-        details = [f"{unjudged} attempts without a reward"] * bool(unjudged)
-        details += [f"{unheard} rewards without an attempt"] * bool(unheard)
+        groups = counted(trainer.stage.groups_per_step, "group")
+        text = f"{trainer.missing()} of {groups} for step {trainer.progress.step + 1}"
+        details = [f"{counted(unjudged, 'attempt')} without a reward"] * bool(unjudged)
+        details += [f"{counted(unheard, 'reward')} without an attempt"] * bool(unheard)
         return text + (f" ({', '.join(details)})" if details else "")
 
     def _say(self, state: WorkerState, waits_for: str) -> None:

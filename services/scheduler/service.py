@@ -38,6 +38,7 @@ from shared.contracts import (
 )
 from shared.domains.registry import load_domain
 from shared.errors import StalledError
+from shared.plain_errors import counted
 from shared.settings import Settings
 from shared.stopping import unless
 from shared.storage import ObjectStore
@@ -180,14 +181,14 @@ class SchedulerState:
         if self.policy_version < 0:
             return "the first policy of the learner"
         if self.running is not None:
-            return f"{self.running.waiting} verdicts of evaluation {self.running.name}"
+            return f"{counted(self.running.waiting, 'verdict')} of evaluation {self.running.name}"
         if self.paused:
             return f"the learner to be resumed (`temper resume`): {self.paused}"
         if self.plan.starved:
             held = "; ".join(f"{name} ({reason})" for name, reason in self.holds.items())
             return f"a domain to be lifted (`temper domains lift`): {held}"
         if self.plan.in_flight:
-            return f"{self.plan.in_flight} groups in flight at step {self.plan.step}"
+            return f"{counted(self.plan.in_flight, 'group')} in flight at step {self.plan.step}"
         return ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from services.rollout.engines.base import GenerateRequest, Generation
 from shared.contracts import Reward, Task, ToolCall, Trajectory
+from shared.plain_errors import counted
 from shared.telemetry.text import one_line
 from temper.attempt.episode import Watching
 from temper.attempt.terminal import BAR, Pen, barred
@@ -32,12 +33,14 @@ class Live:
     def _asked(self, request: GenerateRequest) -> None:
         self._turn += 1
         self._began = time.monotonic()
-        print(f"[turn {self._turn}: the policy, after {len(request.prompt_ids)} tokens]", flush=True)
+        before = counted(len(request.prompt_ids), "token")
+        print(f"[turn {self._turn}: the policy, after {before}]", flush=True)
 
     def _said(self, made: Generation) -> None:
         self._pen.end()
         seconds = time.monotonic() - self._began
-        print(f"[{len(made.token_ids)} tokens, {made.stop_reason}, {seconds:.2f} s]", flush=True)
+        sampled = counted(len(made.token_ids), "token")
+        print(f"[{sampled}, {made.stop_reason}, {seconds:.2f} s]", flush=True)
 
     def _told(self, call: ToolCall) -> None:
         print(f"[tool {call_line(call)}: {call.seconds:.2f} s]")
@@ -57,7 +60,8 @@ def opening(policy: str, task: Task) -> str:
     lines = [
         f"policy {policy}",
         f"{domain.name} version {domain.version}, seed {domain.seed}, difficulty {json.dumps(domain.difficulty)}",
-        f"temperature {sampling.temperature:g}, {limits.turns} turns of {sampling.max_tokens} tokens, context "
+        f"temperature {sampling.temperature:g}, {counted(limits.turns, 'turn')} of "
+        f"{counted(sampling.max_tokens, 'token')}, context "
         f"{limits.context_tokens}, {limits.wall_seconds:g} s"
         + (f"; tools {', '.join(task.tools)}" if task.tools else "")
         + (f"; files {', '.join(map(one_line, task.files))}" if task.files else ""),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from shared.contracts import Step
+from shared.plain_errors import counted
 from temper.audit.facts import RunFacts
 from temper.audit.finding import Finding
 from temper.audit.slots import SlotBook
@@ -36,8 +37,10 @@ def check_tokens(facts: RunFacts, lineage: Sequence[Step], book: SlotBook) -> It
         for fate in sorted({*step.tokens, *found[step.step]}):
             said, held = step.tokens.get(fate, 0), found[step.step][fate]
             if said < held or (said > held and fate not in UNNAMED):
-                text = f"books {said} {fate} tokens; its trajectories hold {held}"
+                text = f"books {counted(said, f'{fate} token')}; its trajectories hold {held}"
                 yield Finding("ledger", f"step {step.step}", text)
     unresolved = token_book(facts, lineage)[UNRESOLVED]
     if unresolved < 0 and not any(facts.unread.values()):
-        yield Finding("ledger", "the run", f"its steps book {-unresolved} tokens more than were sampled")
+        yield Finding(
+            "ledger", "the run", f"its steps book {counted(-unresolved, 'token')} more than were sampled"
+        )

@@ -10,11 +10,12 @@ from typing import Any
 from services.learner.checkpoint_folders import CheckpointFolders
 from services.learner.intake.resolved import ResolvedGroups
 from shared.settings import Settings
-from temper.checkpoints.rows import missing_files, pass_rates, stage_words
+from temper.checkpoints.rows import missing_files, stage_words
+from temper.report.rates import pass_rates
 
 
 def about(folders: CheckpointFolders, step: int, settings: Settings) -> dict[str, Any]:
-    """JSON. Raises `StorageError`."""
+    """JSON. Raises `StorageError`, and `DataError` for a damaged summary."""
     manifest = folders.manifest(step)
     state = folders.state(step, manifest)
     gone = set(missing_files(folders, step, manifest))
@@ -26,7 +27,7 @@ def about(folders: CheckpointFolders, step: int, settings: Settings) -> dict[str
         "format": manifest.format,
         "created_ms": manifest.created_ms,
         "stage": stage_words(state, settings),
-        "pass_rate": pass_rates(settings.run_folder).get(step),
+        "pass_rate": (pass_rates(settings.run_folder) or {}).get(step),
         "lineage": state["lineage"],
         "kl_coefficient": state["kl_coefficient"],
         "reference": reference["uri"] if reference else None,

@@ -5,18 +5,14 @@ Invariant: only manifests, and the states of those that can still be loaded, are
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from services.learner.checkpoint_folders import CheckpointFolders
 from services.learner.manifest import Manifest
-from shared.errors import StorageError
 from shared.settings import Settings
-
-SUMMARY = "summary.json"
+from temper.report.rates import pass_rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +30,9 @@ class CheckpointRow:
 
 
 def rows(folders: CheckpointFolders, settings: Settings) -> list[CheckpointRow]:
-    """Every complete checkpoint, by step. Raises `StorageError` for one that is damaged."""
-    held, rates = set(folders.held()), pass_rates(settings.run_folder)
+    """Every complete checkpoint, by step. Raises `StorageError` for one that is damaged, `DataError` for a damaged
+    summary."""
+    held, rates = set(folders.held()), pass_rates(settings.run_folder) or {}
     found = []
     for step in folders.steps():
         manifest = folders.manifest(step)
@@ -54,23 +51,6 @@ def stage_words(state: dict[str, Any], settings: Settings) -> str:
         return "end"
     stage = settings.stages[index]
     return f"{stage.kind} {done}/{stage.steps}"
-
-
-def pass_rates(run_folder: Path) -> dict[int, float]:
-    """Step → held-out pass rate, of the run's summary; empty where there is none yet."""
-    try:
-        evaluations = json.loads((run_folder / SUMMARY).read_text(encoding="utf-8"))["evaluations"]
-        return {
-            int(one["step"]): float(one["overall"]["rate"])
-            for one in evaluations
-            if one["overall"]["rate"] is not None
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{run_folder / SUMMARY} is damaged: {error}; remove it, and `temper report` makes it again"
-        ) from error
 
 
 def missing_files(folders: CheckpointFolders, step: int, manifest: Manifest) -> Sequence[str]:

@@ -79,6 +79,7 @@ def _answer(
     ends the command, as everywhere."""
     from dataclasses import asdict
 
+    from shared.plain_errors import counted
     from temper.attempt.talk import NoRoomError, Said
     from temper.attempt.terminal import harmless
 
@@ -98,7 +99,7 @@ def _answer(
     elif not person:
         print(harmless(said.text), flush=True)
     elif said.stop_reason not in ("stop", "refused"):
-        print(f"[ended by {said.stop_reason} after {said.tokens} tokens]", flush=True)
+        print(f"[ended by {said.stop_reason} after {counted(said.tokens, 'token')}]", flush=True)
     return said.stop_reason != "refused"
 
 

@@ -149,9 +149,8 @@ def _show_rows(rows: list[CheckpointRow], hidden: int, incomplete: list[int]) ->
         )  # fmt: skip
     screen().print(table)
     if hidden:
-        typer.echo(
-            f"{hidden} more were pruned: their state is there, their weights are not (--all shows them)"
-        )
+        were = "was" if hidden == 1 else "were"
+        typer.echo(f"{hidden} more {were} pruned: state is there, weights are not (--all shows all)")
     for step in incomplete:
         typer.echo(
             f"step {step} is not complete: it is being written, or a crash left it and the next start removes it"
@@ -197,12 +196,15 @@ def _show_one(found: dict[str, Any]) -> None:
 
 
 def _show_verified(one: Verified) -> None:
+    from shared.plain_errors import counted
+
     if one.problems:
         for problem in one.problems:
             typer.echo(f"step {one.step}: {problem}")
     else:
         pruned = ", weights pruned" * one.pruned
-        typer.echo(f"step {one.step}: {one.files} files, {_bytes(one.size_bytes)}, as written{pruned}")
+        files = counted(one.files, "file")
+        typer.echo(f"step {one.step}: {files}, {_bytes(one.size_bytes)}, as written{pruned}")
 
 
 def _time(milliseconds: int) -> str:

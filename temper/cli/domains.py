@@ -82,6 +82,7 @@ def admit(
     import asyncio
 
     from shared.domains.admission import admit as try_domain
+    from shared.plain_errors import counted
 
     report = asyncio.run(
         try_domain(
@@ -96,8 +97,9 @@ def admit(
         print(line)
     verdict = "admitted" if report.admitted else "quarantined: flaky" if report.flaky else "refused"
     print(
-        f"{report.domain} version {report.version}: {verdict} ({report.instances} instances, "
-        f"{report.distinct} different questions, {report.checks} checks, {len(report.findings)} findings)"
+        f"{report.domain} version {report.version}: {verdict} ({counted(report.instances, 'instance')}, "
+        f"{counted(report.distinct, 'different question')}, {counted(report.checks, 'check')}, "
+        f"{counted(len(report.findings), 'finding')})"
     )
     if not report.admitted:
         raise typer.Exit(1)

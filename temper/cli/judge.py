@@ -60,6 +60,7 @@ def judge(
     import sys
 
     from shared.errors import ConfigError
+    from shared.plain_errors import counted
 
     if method not in NAMES:
         raise ConfigError(f"method {method!r} is unknown; known: {', '.join(NAMES)}")
@@ -77,7 +78,8 @@ def judge(
         logs_on_stderr("judge")
         errors = judge_lines(method, given, lines, _sandbox(config))
     if errors:
-        print(f"temper: {errors} lines could not be judged; each says why in its place", file=sys.stderr)
+        lines_said = counted(errors, "line")
+        print(f"temper: {lines_said} could not be judged; each says why in its place", file=sys.stderr)
         raise typer.Exit(BAD_LINES)
 
 
@@ -86,6 +88,7 @@ def _options(text: str) -> dict[str, Any]:
     import json
 
     from shared.errors import ConfigError
+    from shared.plain_errors import said
 
     example = '\'{"type": "decimal", "absolute": "0.01"}\''
     shown = text if len(text) < 60 else f"{text[:59]}…"
@@ -95,7 +98,7 @@ def _options(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, OSError) as error:
         raise ConfigError(
-            f"--options is {shown!r}: {error}; give a JSON object such as {example}, or a file"
+            f"--options is {shown!r}: {said(error)}; give a JSON object such as {example}, or a file"
         ) from error
     if not isinstance(found, dict):
         raise ConfigError(f"--options is {shown!r}: give a JSON object such as {example}")

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any, TextIO
 
 from shared.errors import ConfigError, ContractError, TemperError
+from shared.plain_errors import counted
 from shared.sandbox.limits import Limits
 from shared.sandbox.sandbox import Sandbox
 from shared.sandbox.settings import SandboxSettings
@@ -188,7 +189,9 @@ class _Progress:
         if time.monotonic() - self._last >= _PROGRESS_S:
             self._last = time.monotonic()
             print(
-                f"{self.lines} lines, {self.passed} passed, {self.errors} errors", file=sys.stderr, flush=True
+                f"{counted(self.lines, 'line')}, {self.passed} passed, {counted(self.errors, 'error')}",
+                file=sys.stderr,
+                flush=True,
             )
 
 

@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from temper.replay.compare import ComparedStep
-    from temper.replay.run import Replayed
+    from temper.replay.record import Replayed
 
 NOT_THE_SAME = 1
 
@@ -63,15 +63,16 @@ def replay(
         }
         typer.echo(json.dumps(document))
     else:
-        _show(found)
+        show_replay(found)
     if not found.anew and not found.same:
         raise typer.Exit(NOT_THE_SAME)
 
 
-def _show(found: Replayed) -> None:
+def show_replay(found: Replayed) -> None:
     from rich import box
     from rich.table import Table
 
+    from shared.plain_errors import counted
     from temper.cli.screen import screen
 
     table = Table(title="recorded → replayed", title_justify="left", box=box.SIMPLE)
@@ -86,7 +87,7 @@ def _show(found: Replayed) -> None:
         )  # fmt: skip
     screen().print(table)
     if found.same:
-        typer.echo(f"{len(found.steps)} steps came out to the last bit: {found.folder}")
+        typer.echo(f"{counted(len(found.steps), 'step')} came out to the last bit: {found.folder}")
         return
     odd = next(step for step in found.steps if not step.same)
     if found.anew:

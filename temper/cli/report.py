@@ -24,6 +24,8 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
     """Show what the run learnt as tables; exit code 1 when it is below what was asked for."""
+    from temper.cli.replay import show_replay
+    from temper.replay.record import read_record
     from temper.report.collect import report_of_folder
 
     summary, ended = report_of_folder(folder)
@@ -33,6 +35,9 @@ def report(
         typer.echo(summary.model_dump_json())
     else:
         _show(summary)
+        replayed = read_record(folder)
+        if replayed is not None:
+            show_replay(replayed)
     complaints = shortfalls(summary, min_pass_rate, min_gain)
     for complaint in complaints:
         typer.echo(complaint, err=True)
@@ -101,7 +106,10 @@ def _show(summary: Summary) -> None:
             f"{stage.effective_throughput:.2f}",
             f"{stage.wall_seconds:.0f}",
         )
-    console.print(held_out)
+    if summary.evaluations:
+        console.print(held_out)
+    else:
+        console.print(f"{summary.run_id}: nothing was evaluated on held-out instances", markup=False)
     console.print(stages)
     for stage in summary.stages:
         for note in stage.notes:

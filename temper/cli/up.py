@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,9 @@ def up(
         typer.echo(f"interrupted; run `temper up {config}` again to go on", err=True)
         raise typer.Exit(INTERRUPTED)
     if as_json:
-        typer.echo(json.dumps(json.loads((folder / "summary.json").read_text())))
+        from temper.report.collect import read_summary
+
+        typer.echo(read_summary(folder / "summary.json").model_dump_json())
     else:
         typer.echo(
             f"see more: temper audit {folder}; temper trace GROUP --run {folder}; curve: {folder / 'reward.png'}"

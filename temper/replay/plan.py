@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.contracts import Step
 from shared.errors import ConfigError
+from shared.plain_errors import said
 from shared.settings import Settings, parse_settings
 from temper.audit.lineage import surviving
 
@@ -81,8 +82,10 @@ def _objective(document: dict[str, Any], wish: Wish, before: dict[str, Any]) -> 
     try:
         document["objectives"][OWN] = tomllib.loads(Path(wish.objective).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        what = "no such file" if isinstance(error, FileNotFoundError) else said(error)
         raise ConfigError(
-            f"--objective {wish.objective}: {error}; give a preset, or a TOML file of its keys"
+            f"--objective {wish.objective}: {what}; give a preset, or a TOML file of keys such as "
+            'preset = "dapo" and clip_high = 0.3'
         ) from error
     return {"preset": OWN, "overrides": overrides}
 

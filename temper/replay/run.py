@@ -7,10 +7,9 @@ Invariant: the run that is replayed is only read. The replay's folder is a run's
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from services.learner.checkpoint import CheckpointStore
@@ -21,30 +20,17 @@ from services.learner.replay.reading import read_attempts
 from services.learner.replay.retrain import ReplayCheckpoints, retrain, wanted_attempts
 from services.learner.stages import check_stages
 from services.learner.trainer import Trainer
-from shared.contracts import Step, encode
+from shared.contracts import Step
 from shared.errors import ConfigError, StorageError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.audit.place import connected
 from temper.replay.compare import ComparedStep, compare
 from temper.replay.plan import Wish, recorded_steps, replay_settings
+from temper.replay.record import Replayed, write_record
 from temper.report.collect import read_report_facts
-from temper.report.summary import Summary, build_summary, write_summary
+from temper.report.summary import build_summary
 from temper.up.resolved import FILE_NAME, resolve, to_toml
-
-RECORD, STEPS, SUMMARY = "replay.json", "steps.jsonl", "summary.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    folder: Path
-    steps: tuple[ComparedStep, ...]
-    anew: bool
-    """Under another objective: differences are what was asked for."""
-
-    @property
-    def same(self) -> bool:
-        return all(step.same for step in self.steps)
 
 
 def replay(original: Settings, wish: Wish, folder: Path, tell: Callable[[ComparedStep], None]) -> Replayed:
@@ -86,7 +72,7 @@ def replay(original: Settings, wish: Wish, folder: Path, tell: Callable[[Compare
         tell(compared[-1])
     found = Replayed(folder, tuple(compared), wish.anew)
     summary = build_summary(settings.run.name, made, (), wall_seconds=time.monotonic() - began)
-    _finish(found, summary, made, {"of": original.run.name, **asdict(wish)})
+    write_record(found, summary, made, {"of": original.run.name, **asdict(wish)})
     return found
 
 
@@ -105,13 +91,3 @@ def _begin(folder: Path, settings: Settings) -> None:
         raise StorageError(
             f"{folder} cannot be written: {error.strerror or error}; name another with --into"
         ) from error
-
-
-def _finish(found: Replayed, summary: Summary, made: Sequence[Step], about: dict[str, object]) -> None:
-    document = {**about, "same": found.same, "steps": [asdict(step) for step in found.steps]}
-    try:
-        write_summary(summary, found.folder / SUMMARY)
-        (found.folder / STEPS).write_bytes(b"".join(encode(step) + b"\n" for step in made))
-        (found.folder / RECORD).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{found.folder} cannot be written: {error.strerror or error}") from error

@@ -14,16 +14,17 @@ from pydantic import ValidationError
 
 from shared.bus.topics import TopicNames
 from shared.contracts import Control, Evaluation, Notice, Step
-from shared.errors import ConfigError, ContractError, DependencyError, StorageError
-from shared.plain_errors import explain
+from shared.errors import ConfigError, ContractError, DataError, DependencyError, StorageError
+from shared.plain_errors import explain, said
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.audit.log import TopicLog
 from temper.audit.place import connected, run_settings
 from temper.report.curve import plot_curves
+from temper.report.rates import SUMMARY
 from temper.report.summary import Summary, build_summary, write_summary
 
-SUMMARY, CURVE = "summary.json", "reward.png"
+CURVE = "reward.png"
 
 
 @dataclass
@@ -119,7 +120,7 @@ def report_of_folder(folder: Path) -> tuple[Summary, bool]:
     """The summary of a run's folder, and whether the run has ended.
 
     Read from summary.json, else made from the run's topics; of a run that has ended both files are then written.
-    Raises `ConfigError` where there is neither, or nothing has happened yet, and `BusError`.
+    Raises `ConfigError` where there is neither, or nothing has happened yet, `BusError`, and as `read_summary`.
     """
     path = folder / SUMMARY
     if path.is_file():
@@ -141,13 +142,13 @@ def report_of_folder(folder: Path) -> tuple[Summary, bool]:
 
 
 def read_summary(path: Path) -> Summary:
-    """Raises `ConfigError` for a file that is no summary."""
+    """Raises `DataError` for a file that is no summary, `StorageError` for one that cannot be read."""
     try:
         return Summary.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise StorageError(f"{path} cannot be read: {said(error)}") from error
     except ValidationError as error:
-        raise ConfigError(
+        raise DataError(
             f"{path} is no summary: {explain(Summary, error, 'the file')}; remove it, and `temper report` makes it again"
         ) from error
 

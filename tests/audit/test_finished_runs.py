@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from shared.bus.producer import TypedProducer
 from shared.bus.topics import TopicNames
 from shared.contracts import Control, Step, Trajectory
-from shared.errors import BusError, ConfigError
+from shared.errors import BusError, ConfigError, DataError
 from shared.storage import ObjectStore
 from temper.audit.log import TopicLog
 from temper.audit.place import connected, run_settings
@@ -122,7 +122,8 @@ def test_a_damaged_summary_is_named_in_our_words(finished: Path, text: str, word
     (finished / "summary.json").write_text(text)
     result = run("report", finished)
     said = str(result.exception)
-    assert isinstance(result.exception, ConfigError) and words in said, said
+    assert isinstance(result.exception, DataError) and words in said, said
+    assert result.exception.exit_code == 4
     assert "Summary" not in said and "\n" not in said and "remove it" in said
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from services.learner.model import load_policy
 from services.learner.trainer import Trainer
-from shared.errors import ConfigError, DependencyError, StorageError
+from shared.errors import ConfigError, DataError, DependencyError, StorageError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.__main__ import app
@@ -76,12 +76,16 @@ def test_what_is_listed_and_shown(tmp_path: Path, tiny: Path) -> None:
     ]
     assert [row["step"] for row in told("checkpoint", "list", run, "--all")] == [0, 1, 2]
     table = temper("checkpoint", "list", run).stdout
-    assert "best" in table and "newest" in table and "1 more were pruned" in table
+    assert "best" in table and "newest" in table and "1 more was pruned" in table
     shown = told("checkpoint", "show", f"{run}@best")
     assert (shown["step"], shown["run"], shown["stage"]) == (1, RUN, "sft 0/2")
     assert all(file["there"] for file in shown["files"])
     assert told("checkpoint", "show", run)["step"] == 2
     assert "weights.safetensors" in temper("checkpoint", "show", f"{run}@2").stdout
+    (run / "summary.json").write_text("{")
+    damaged = temper("checkpoint", "list", run).exception
+    assert isinstance(damaged, DataError) and "summary.json is damaged" in str(damaged)
+    measured(settings)
     trainer._checkpoints.write_weights(3, trainer._policy.published_tensors())
     assert "step 3 is not complete" in temper("checkpoint", "list", run).stdout
 

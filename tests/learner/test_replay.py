@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from services.learner.objectives.presets import preset
 from services.learner.replay.batches import recorded_batch
 from shared.contracts import GroupFate, Step
-from shared.errors import ConfigError, StorageError
+from shared.errors import ConfigError, DataError, StorageError
 from shared.settings import load_settings
 from temper.__main__ import app
 from temper.up.resolved import resolve, to_toml
@@ -101,7 +101,14 @@ def test_the_same_objective_gives_the_same_bits(run: Path) -> None:
         audited = CliRunner().invoke(app, ["audit", str(folder)])
         assert isinstance(audited.exception, ConfigError) and "is a replay" in str(audited.exception)
     shown = replay(run, "--from", "2", "--steps", "1", "--into", "one").stdout
-    assert "1 steps came out to the last bit" in shown
+    assert "1 step came out to the last bit" in shown
+    reported = CliRunner().invoke(app, ["report", str(run.parent / "one")])
+    assert reported.exit_code == 0, reported.exception
+    assert "one: nothing was evaluated" in reported.stdout and "sft" not in reported.stdout
+    assert "recorded → replayed" in reported.stdout and "1 step came out" in reported.stdout
+    (run.parent / "one" / "replay.json").write_text("{}")
+    damaged = CliRunner().invoke(app, ["report", str(run.parent / "one")])
+    assert isinstance(damaged.exception, DataError) and "replay.json is damaged" in str(damaged.exception)
 
 
 def test_another_objective_sees_the_same_data(run: Path) -> None:
@@ -155,7 +162,7 @@ def test_what_cannot_be_replayed_is_said(run: Path) -> None:
     assert "does not fit a stage of kind 'rl'" in str(
         error("--from", "4", "--objective", "dpo", "--into", "x")
     )
-    assert "give a preset, or a TOML file" in str(
+    assert "--objective no.toml: no such file; give a preset, or a TOML file" in str(
         error("--from", "4", "--objective", "no.toml", "--into", "x")
     )
     assert not (run.parent / "x").exists()

@@ -65,7 +65,7 @@ async def read_attempts(settings: Settings, start: Mapping[Shard, int], wanted: 
     if missing:
         shown = ", ".join(sorted(missing)[:3])
         raise StorageError(
-            f"{len(missing)} recorded attempts are not in the topics any more ({shown}): they were deleted by "
-            "retention, or this is another broker; replay fewer steps, or from a later checkpoint"
+            f"of the recorded attempts {len(missing)} are not in the topics any more ({shown}): deleted by retention, "
+            "or this is another broker; replay fewer steps, or from a later checkpoint"
         )
     return found
