@@ -55,6 +55,9 @@ class Batch:
     """Of a preference objective; together they hold all rows."""
     demonstrated: bool = False
     """Nobody sampled its tokens: the sampler's log-probabilities mean nothing."""
+    silent: bool = False
+    """No group has signal. One attempt of each is computed, with weight 0, and nothing is trained: a policy that
+    collapsed earns nothing, and its KL and entropy must be known all the same."""
 
     def cuts(self, padded_tokens: int) -> list[list[Row]]:
         """The rows in micro-batches."""
@@ -67,26 +70,28 @@ def assemble(
     groups: Sequence[JudgedGroup], objective: Objective, row_tokens: int, pack: bool = True, width: int = 0
 ) -> Batch:
     """The batch of these groups. Groups without signal count in the denominators and have no rows, unless the
-    objective wants its KL term on them. `row_tokens` bounds a packed row, `width` is the model's: see `rows_of`."""
+    objective wants its KL term on them, or no group has signal: then one attempt of each is there to be measured.
+    `row_tokens` bounds a packed row, `width` is the model's: see `rows_of`."""
     slots = [slot for group in groups for slot in group.usable_slots()]
     lengths = [slot.trajectory.sampled_tokens() for slot in slots]
     limit = max((slot.trajectory.sampling.max_tokens for slot in slots), default=1)
     denominators = Denominators(sum(lengths), len(slots), objective.length_constant or limit)
     kl_everywhere = objective.kl_on_zero_signal and objective.kl_coefficient > 0
+    silent = objective.kind == "policy" and not kl_everywhere and not any(group.signal for group in groups)
     attempts: list[Attempt] = []
     rows: list[Row] = []
     for number, group in enumerate(groups):
-        if not group.signal and not kl_everywhere:
+        if not (group.signal or kl_everywhere or silent):
             continue
         branches = []
-        for index in group.usable:
+        for index in group.usable[:1] if silent else group.usable:
             trajectory = group.slots[index].trajectory
             tokens = trajectory.sampled_tokens()
             attempts.append(
                 Attempt(
                     trajectory_id=trajectory.trajectory_id,
                     advantage=group.advantages[index],
-                    weight=token_weight(objective.aggregation, tokens, denominators),
+                    weight=0.0 if silent else token_weight(objective.aggregation, tokens, denominators),
                     kl=group.signal or kl_everywhere,
                     reward=shaped_reward(group.slots[index], objective)
                     if objective.kind == "policy"
@@ -102,7 +107,13 @@ def assemble(
         rows += rows_of([pair for pair in branches if pair is not None], row_tokens, pack, width)
     if objective.batch_norm != "none":
         attempts = _normalised(attempts, denominators, objective, kl_everywhere)
-    return Batch(tuple(rows), tuple(attempts), denominators, demonstrated=objective.kind == "imitation")
+    return Batch(
+        tuple(rows),
+        tuple(attempts),
+        denominators,
+        demonstrated=objective.kind == "imitation",
+        silent=silent,
+    )
 
 
 def silent_mass(attempts: Sequence[Attempt], batch: Denominators, objective: Objective) -> float:

@@ -47,13 +47,15 @@ class StepMetrics:
     """|log p_learner − log p_sampler|."""
     logprob_gap_max: float = 0.0
     tokens: int = 0
-    """Sampled tokens that had a gradient."""
+    """Sampled tokens that had a gradient; of a silent batch those that were measured."""
     computed_tokens: int = 0
     """Positions that went through the model, padding included."""
     learning_rate: float = 0.0
     """Of the update; 0 where there was none."""
     seconds: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
+    silent: bool = False
+    """The tokens were computed to be measured: none had a gradient."""
     decision: Decision | None = None
     """The guard's, where there is one."""
 
@@ -77,6 +79,8 @@ class StepMetrics:
         }
         if not (sampled or referred):
             del found["kl"]
+        if self.silent:
+            del found["gradient_norm"]
         return found
 
 

@@ -104,9 +104,11 @@ class Step:
             if self._ranks.leads:
                 report = merged(reports)
                 metrics = report.sums.metrics(norm, report.computed)
+                metrics.silent = batch.silent
                 if ruling is not None and report.record is not None:
                     metrics.decision = ruling.decide(metrics, report.record)
-                verdict = _verdict(metrics, report, batch, learning_rate if rows else 0.0)
+                learns = rows > 0 and not batch.silent
+                verdict = _verdict(metrics, report, batch, learning_rate if learns else 0.0)
             verdict = self._ranks.share(verdict)
             assert verdict is not None
             if verdict.broken is not None and self._ranks.leads:
@@ -315,10 +317,12 @@ def _owners_of(attempts: Tensor, batch: Batch) -> tuple[str, ...]:
 
 def _verdict(metrics: StepMetrics, report: Report, batch: Batch, learning_rate: float) -> Verdict:
     """What becomes of the step. `learning_rate` is 0 where nothing has a gradient."""
-    if learning_rate == 0 or metrics.dropped:
+    if metrics.dropped:
         return Verdict()
     if report.broken is not None:
         return Verdict(broken=report.broken)
+    if learning_rate == 0:
+        return Verdict()
     if not math.isfinite(metrics.gradient_norm):
         return Verdict(
             broken=Broken("gradient norm", tuple(attempt.trajectory_id for attempt in batch.attempts))

@@ -337,7 +337,7 @@ class Trainer:
         if stage_ended(done, self._settings.stages):
             self.intake.close_stage(done.stage_index)
         record = self._record(done, groups, metrics, seconds, notes)
-        learnt = bool(metrics.tokens) and not metrics.dropped
+        learnt = bool(metrics.tokens) and not metrics.dropped and not metrics.silent
         attempts = sum(len(group.usable) for group in groups) if learnt else 0
         self._kl = KlBudget.of(self._terms.objective).stepped(self._kl, metrics.kl, attempts)
         self.progress = done

@@ -54,7 +54,7 @@ heartbeat_s = 0.5
 COLLAPSE = """
 [[stages]]
 kind = "rl"
-steps = 8
+steps = 12
 groups_per_step = 8
 group_size = 8
 learning_rate = 2.5e-2  # 50 times what this model learns with
@@ -113,7 +113,7 @@ def test_a_run_that_collapses_is_rolled_back_and_goes_on(tmp_path: Path) -> None
             RUN.format(
                 folder=tmp_path / "runs",
                 model=model,
-                sft_steps=24,
+                sft_steps=32,
                 stage=COLLAPSE,
                 max_value=9,
                 instances=8,
@@ -131,16 +131,17 @@ def test_a_run_that_collapses_is_rolled_back_and_goes_on(tmp_path: Path) -> None
         assert said, first.notes
         named = {name for group in first.groups for name in group.trajectory_ids}
         assert any(name in first.notes[0] for name in named)
-        assert {fate for group in first.groups for fate in group.fates} >= {"skipped"}
+        fates = {fate for group in first.groups for fate in group.fates}
+        assert fates <= {"skipped", "zero_signal", "stale"} and fates - {"stale"}, fates
         # The last good step is that of the demonstrations, or a later one whose groups had nothing to teach: which one
         # it is depends on the first answers. The roll-back has its weights and a number of its own.
-        assert 24 <= int(said[1]) < first.step
+        assert 32 <= int(said[1]) < first.step
         assert digests[first.step] == digests[int(said[1])] != digests[first.step - 1]
         rate = 0.025 * 0.02 ** len(back)
-        after = [step for step in steps if step.step > first.step and step.trained_trajectories]
-        assert after and all(step.kl < 0.5 for step in after)
+        after = [step for step in steps if step.step > back[-1].step]
+        assert after and all(0 <= step.kl < 0.5 for step in after)
         assert by_number[max(by_number)].learning_rate == pytest.approx(rate)
-        assert "skipped" in audited(run)
+        assert any(fate in audited(run) for fate in fates)
         assert first.notes[0] in " ".join(temper("report", str(run.folder)).stdout.split())
         assert any("rolled back" in line for line in run.lines)
 

@@ -159,6 +159,23 @@ def test_a_roll_back_takes_weights_and_moments_back_and_nothing_else(
     assert trainer.intake.take_fates() == ()
 
 
+def test_a_policy_that_earns_nothing_any_more_is_taken_back(tmp_path: Path) -> None:
+    """No group has signal then, and nothing is trained; what it became is seen by its KL all the same."""
+    run = Run(settings_of(tmp_path, {"metric": "kl", "limit": 0.5, "action": "roll_back"}))
+    run.step()
+    good, version = run.state(), run.trainer.version
+    run.step()  # It shows that the step before was good; nothing shows that of itself.
+    with torch.no_grad():
+        for parameter in run.policy.model.parameters():
+            parameter.mul_(4.0)
+    run.feed(shift=-3.0, values=[0.0] * SIZE)
+    run.feed(shift=-3.0, values=[0.0] * SIZE)
+    record = run.take()
+    assert record.action == "roll_back" and record.kl > 0.5 and record.trained_trajectories == 0
+    assert {fate for group in record.groups for fate in group.fates} == {"zero_signal"}
+    assert f"checkpoint of step {version}" in record.notes[0] and run.state() == good
+
+
 def test_good_checkpoints_outlive_pruning(tmp_path: Path) -> None:
     bound = {"metric": "logprob_gap_max", "limit": 1.0, "action": "roll_back", "patience": 5}
     run = Run(settings_of(tmp_path, bound, learner={"keep_checkpoints": 1}))

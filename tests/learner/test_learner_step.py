@@ -82,11 +82,14 @@ def test_demonstrations_are_learned() -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_a_batch_without_signal_changes_nothing() -> None:
+def test_a_batch_without_signal_changes_nothing_and_is_measured() -> None:
     policy = small_policy()
     before = weights(policy)
     metrics = take(policy, [rollouts(policy, [1.0, 1.0])], GRPO)
-    assert weights(policy) == before and metrics.loss == 0 and metrics.tokens == 0
+    assert weights(policy) == before and metrics.loss == 0 and metrics.learning_rate == 0
+    # One of the two attempts: the other would cost as much and say little more.
+    assert metrics.silent and metrics.tokens == 2 and metrics.entropy > 0
+    assert "gradient_norm" not in metrics.measured(sampled=True, referred=False)
 
 
 def test_zero_signal_gets_a_kl_gradient_only_when_asked() -> None:
@@ -97,7 +100,7 @@ def test_zero_signal_gets_a_kl_gradient_only_when_asked() -> None:
         before = weights(policy)
         metrics = take(policy, [rollouts(policy, [1.0, 1.0], objective)], objective, reference=reference)
         assert (weights(policy) != before) is wanted
-        assert (metrics.kl > 0) is wanted
+        assert (metrics.kl_loss > 0) is wanted and metrics.kl > 0
 
 
 def test_a_loss_that_is_not_finite_names_its_trajectory_and_touches_nothing() -> None:
