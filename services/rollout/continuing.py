@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from services.rollout.engines.base import EngineTimings, Generation, Ids, runs_of
-from shared.contracts import Continuation, SampledTurn, Slot, Task
+from shared.contracts import Continuation, SampledTurn, Slot, Task, ToolTurn, WorkspaceRef
 
 
 class OtherContextError(Exception):
@@ -86,8 +86,12 @@ class Course:
     turns: list[Generation] = field(default_factory=list)
     context: str = ""
     """Digest of what the last turn follows."""
-    lost: bool = False
-    """Something beside the turns was sampled or kept: it can only start again."""
+    lost: str = ""
+    """Why it can only start again: something beside the turns was sampled, or kept where nobody else comes to."""
+    tool_turns: list[ToolTurn] = field(default_factory=list)
+    """Of tools that are not to run again."""
+    workspace: WorkspaceRef | None = None
+    """As they left it."""
 
     @property
     def hops(self) -> int:
@@ -101,6 +105,11 @@ class Course:
             raise OtherContextError(f"turn {number + 1} of the attempt would follow another context")
         return generation_of(self.before.turns[number])
 
+    def told(self, turn: int) -> ToolTurn | None:
+        """What an earlier process's tools answered to the turn of this number."""
+        before = self.before.tool_turns if self.before else ()
+        return before[turn] if turn < len(before) else None
+
     def again(self) -> Course:
         """Of the same attempt, from its beginning."""
         return Course(Continuation(hops=self.hops) if self.before else None)
@@ -111,8 +120,15 @@ class Course:
             self.context = digest(context)
 
     def handed_back(self) -> Continuation:
-        turns = () if self.lost else tuple(turn_of(turn) for turn in self.turns)
-        return Continuation(hops=self.hops + 1, turns=turns, context_sha256=self.context if turns else "")
+        if self.lost or not self.turns:
+            return Continuation(hops=self.hops + 1)
+        return Continuation(
+            hops=self.hops + 1,
+            turns=tuple(turn_of(turn) for turn in self.turns),
+            context_sha256=self.context,
+            tool_turns=tuple(self.tool_turns),
+            workspace=self.workspace,
+        )
 
 
 def task_of(task: Task, slot: Slot, rest: Continuation) -> Task:

@@ -55,6 +55,8 @@ class HandingBack:
             turns=len(rest.turns),
             tokens=sum(turn.token_ids.size for turn in rest.turns),
             hops=rest.hops,
+            workspace_bytes=rest.workspace.size_bytes if rest.workspace else 0,
+            **({"starts_again": course.lost} if course.lost else {}),
         )
 
     async def at_the_end(self, stop: asyncio.Event, after_s: float) -> None:

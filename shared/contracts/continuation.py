@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from shared.contracts.arrays import Float32Array, Int32Array
 from shared.contracts.base import Part
+from shared.contracts.tool_call import ToolCall
 
 
 class SampledTurn(Part):
@@ -35,6 +36,29 @@ class SampledTurn(Part):
         return self
 
 
+class ToolAnswer(Part):
+    tool: str
+    """Empty: of a call that could not be read."""
+    text: str
+
+
+class ToolTurn(Part):
+    """What became of the calls of one turn that did not end the attempt."""
+
+    answers: tuple[ToolAnswer, ...]
+    calls: tuple[ToolCall, ...] = ()
+    read: int = Field(default=0, ge=0)
+    """Calls that were read, whether or not they ran."""
+
+
+class WorkspaceRef(Part):
+    """The tree of a workspace as an object (`shared/sandbox/sessions/packing.py`)."""
+
+    uri: str
+    sha256: str
+    size_bytes: int = Field(ge=0)
+
+
 class Continuation(Part):
     hops: int = Field(ge=1)
     """How often the attempt was handed back."""
@@ -42,6 +66,10 @@ class Continuation(Part):
     """In order, the last of them perhaps cut. None: it starts again."""
     context_sha256: str = ""
     """Of the context that the last turn follows: its ids as int32, little-endian."""
+    tool_turns: tuple[ToolTurn, ...] = ()
+    """Of the first turns, where tools are not to run again: what they did is in `workspace`."""
+    workspace: WorkspaceRef | None = None
+    """As the last of `tool_turns` left it."""
 
     @model_validator(mode="after")
     def _can_go_on(self) -> Continuation:
@@ -49,6 +77,10 @@ class Continuation(Part):
             raise ValueError("a continuation has a cut turn before its last one")
         if self.turns and not self.context_sha256:
             raise ValueError("a continuation with turns names the context that its last one follows")
+        if len(self.tool_turns) > len(self.turns) or bool(self.tool_turns) != (self.workspace is not None):
+            raise ValueError(
+                "a continuation has answers of tools for its own turns alone, and the workspace after them"
+            )
         return self
 
     @property

@@ -15,6 +15,7 @@ from shared.contracts.arrays import Float32Array, Int32Array, MaskArray
 from shared.contracts.base import Message, Part
 from shared.contracts.slot import Purpose, Slot, Stage
 from shared.contracts.task import DomainRef, Role, Sampling
+from shared.contracts.tool_call import ToolCall
 
 StopReason = Literal[
     "stop",
@@ -82,17 +83,6 @@ class Sequence(Part):
             np.array([span.version for span in self.version_spans], dtype=np.int32),
             [span.length for span in self.version_spans],
         )
-
-
-class ToolCall(Part):
-    name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    result: str = ""
-    error: str = ""
-    """What the policy did wrong, as it was told; a fault of ours ends the attempt and is in no call."""
-    seconds: float = 0.0
-    turn: int = Field(default=0, ge=0)
-    """Of the policy, counted from 0."""
 
 
 class Timings(Part):

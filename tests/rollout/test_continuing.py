@@ -67,7 +67,7 @@ def test_another_context_is_not_gone_on_from() -> None:
 def test_what_cannot_be_kept_starts_again() -> None:
     course = Course()
     course.made(made([1, 2], [0, 0]), CONTEXT)
-    course.lost = True
+    course.lost = "somebody says so"
     assert course.handed_back() == Continuation(hops=1)
 
 

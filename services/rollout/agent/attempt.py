@@ -73,7 +73,7 @@ class AgentRunner:
         """What a program did is in its sandbox: handed back, it starts again. Raises `ContractError` for a task that cannot be attempted so, `AgentFault`, `GenerationFault` and
         `SandboxFault` for what went wrong on our side."""
         if course is not None:
-            course.lost = True
+            course.lost = "what its program did is in its memory"
         program, cut = self.program, cut or Cut()
         budgets = Budgets.of(task, self.engine.longest)
         name = f"{slot.group_id}/{slot.sample_index}"

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from services.rollout.formats.calls import Call, Malformed
 from services.rollout.formats.results import Answered
@@ -31,6 +31,19 @@ class Ran:
     answers: tuple[Answered, ...]
     calls: int
     submission: str | None = None
+
+
+class RunsCalls(Protocol):
+    """As much of a `Toolset` as an episode needs."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]: ...
+
+    def schemas(self) -> list[dict[str, Any]]: ...
+
+    async def run(
+        self, calls: Sequence[Call | Malformed], *, most: int, turn: int, record: Callable[[ToolCall], None]
+    ) -> Ran: ...
 
 
 @dataclass(frozen=True, slots=True)

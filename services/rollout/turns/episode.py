@@ -16,7 +16,7 @@ from services.rollout.engines.cut import Cut, unless_cut
 from services.rollout.formats.calls import THINK, Call
 from services.rollout.formats.choose import Adapter
 from services.rollout.formats.results import Answered, render_results
-from services.rollout.tools.toolset import Toolset
+from services.rollout.tools.toolset import RunsCalls
 from services.rollout.turns.budgets import Budgets, Room, Spent, no_room
 from services.rollout.turns.conversation import Conversation, Piece, Spoken
 from services.rollout.turns.history import Entry, entries_of, turn_of
@@ -63,7 +63,7 @@ class Episode:
 
     tokens: Tokens
     adapter: Adapter
-    toolset: Toolset
+    toolset: RunsCalls
     budgets: Budgets
     sampler: Speaks
     room_maker: Callable[[Transcript], RoomMaker] | None = None

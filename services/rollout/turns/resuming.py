@@ -24,7 +24,7 @@ class Resuming:
     async def sample(self, context: Ids, max_tokens: int, turn: int, what: str = "") -> Generation:
         """Raises `GenerationFault`, and `OtherContextError` where earlier turns cannot be used."""
         if what:
-            self.course.lost = True
+            self.course.lost = "its context was rewritten by a summary"
             return await self.sampler.sample(context, max_tokens, turn, what)
         made = self.course.begun(turn, context)
         if made is None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from services.rollout.context.notes import FOLDER, Notes
 from services.rollout.context.retrieve import Retrieve
 from services.rollout.context.segments import ContextPolicy
-from services.rollout.continuing import Course
+from services.rollout.continuing import Course, OtherContextError
 from services.rollout.engines.base import Engine
 from services.rollout.engines.cut import Cut
 from services.rollout.formats.choose import choose
@@ -25,6 +25,7 @@ from services.rollout.tools.permissions import Permissions
 from services.rollout.tools.toolset import Toolset
 from services.rollout.tools.workspace import WorkspaceTools, with_files
 from services.rollout.turns.budgets import Budgets
+from services.rollout.turns.carrying import Carrying, Remembering
 from services.rollout.turns.episode import End, Episode
 from services.rollout.turns.making_room import RoomMaker
 from services.rollout.turns.replay import Replay
@@ -34,6 +35,7 @@ from services.rollout.turns.tokens import Tokens
 from shared.contracts import Slot, Task, ToolCall
 from shared.domains.tools import Bench, ToolRefusal
 from shared.domains.workspace import Keeping, left_behind
+from shared.domains.workspace_tools import WORKSPACE_TOOLS
 from shared.errors import ContractError
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
@@ -68,6 +70,8 @@ class Runner:
     output: OutputBudget = field(default_factory=OutputBudget)
     context: ContextPolicy | None = None
     keeping: Keeping = field(default_factory=Keeping)
+    carrying: Carrying | None = None
+    """None: what is in a sandbox stays there."""
     format: str = ""
     """Of tool calls; empty: chosen by the chat template."""
     turns_of: Callable[[str], AbstractAsyncContextManager[None]] = lambda name: contextlib.nullcontext()
@@ -84,13 +88,15 @@ class Runner:
             raise ContractError(f"task {task.group_id}: a pair of answers with tools or turns cannot be told")
         budgets = Budgets.of(task, self.engine.longest)
         name = f"{slot.group_id}/{slot.sample_index}"
-        async with self._lent(task, budgets.wall_s) as lent:
-            course = course or Course()
-            course.lost = lent is not None  # what is in a sandbox stays there
+        course = course or Course()
+        async with self._lent(task, budgets.wall_s, course) as lent:
             episode = self._episode(task, name, seed, budgets, lent=lent, cut=cut, course=course)
             async with self.turns_of(name):
                 end = await episode.run(task.messages)
-            if lent is not None:
+            handed_back = end.stop_reason == "cancelled" and cut is not None and cut.reason == "hand_back"
+            if lent is not None and handed_back and self.carrying is not None:
+                await self.carrying.take(lent.session, course)
+            elif lent is not None:
                 left = await left_behind(lent.session, task.files, self.keeping, (FOLDER,))
                 end = replace(end, artifacts=left)
         if task.demonstration and end.stop_reason != "stop":
@@ -142,10 +148,12 @@ class Runner:
             )
         )
         policy = self.context
+        if lent is not None:
+            course.lost = self._kept_here(task)
         return Episode(
             tokens=self.tokens,
             adapter=adapter,
-            toolset=toolset,
+            toolset=toolset if lent is None else Remembering(toolset, course),
             budgets=budgets,
             sampler=sampler,
             room_maker=None
@@ -165,8 +173,17 @@ class Runner:
             cut=cut,
         )
 
+    def _kept_here(self, task: Task) -> str:
+        """What of an attempt in a sandbox no other process can have; empty where its files and turns are all."""
+        own = sorted(set(task.tools) - set(WORKSPACE_TOOLS))
+        if own:
+            return f"what its tool {own[0]!r} did may be in its memory"
+        if isinstance(self.context, Retrieve):
+            return "its notes are in its memory"
+        return "" if self.carrying is not None else "its workspace stays where it is"
+
     @contextlib.asynccontextmanager
-    async def _lent(self, task: Task, wall_s: float) -> AsyncIterator[Lent | None]:
+    async def _lent(self, task: Task, wall_s: float, course: Course) -> AsyncIterator[Lent | None]:
         needed = needs_session(task.tools)
         # Files alone: for the tools of a domain, where this process has a sandbox.
         if not needed and not (task.files and self.sessions):
@@ -176,14 +193,19 @@ class Runner:
             raise ContractError(
                 f"task {task.group_id} has the tools {list(task.tools)}, which need a sandbox, and this process has none"
             )
+        kept = course.before.workspace if course.before else None
+        if kept is not None and self.carrying is None:
+            raise OtherContextError("its workspace is in a store, and this process has none")
         async with contextlib.AsyncExitStack() as stack:
             try:
-                lease = self.sessions.lease(with_files(task.files), wall_s + LEASE_GRACE_S)
-                lent = await stack.enter_async_context(lease)
+                files = with_files(task.files) if kept is None else {}
+                lent = await stack.enter_async_context(self.sessions.lease(files, wall_s + LEASE_GRACE_S))
             except (WorkspaceRefusal, ToolRefusal) as error:
                 raise ContractError(
                     f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
                 ) from error
+            if kept is not None and self.carrying is not None:
+                await self.carrying.put_back(lent.session, kept)
             yield lent
 
 

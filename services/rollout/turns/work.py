@@ -16,6 +16,7 @@ from services.rollout.agent.endpoint import Endpoint
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import Engine
 from services.rollout.handing_back import HandingBack
+from services.rollout.turns.carrying import Carrying
 from services.rollout.turns.multi_turn import Attempts, MultiTurn, Send, WaitForPolicy
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
@@ -26,6 +27,7 @@ from shared.domains.agent import AgentProgram
 from shared.domains.base import Domain
 from shared.domains.registry import load_domains
 from shared.settings import Settings
+from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
 
 SESSIONS_PER_ROW = 2
@@ -92,6 +94,7 @@ class TurnsWork:
             tokens=Tokens(self._codec.tokenizer, self._codec.stop_ids),
             sessions=self._places,
             domain_of=domains.get,
+            carrying=Carrying(ObjectStore(self._settings.storage_uri)),
             turns_of=_turns_of(self._engine),
             told=self._told,
         )

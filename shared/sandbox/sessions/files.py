@@ -142,13 +142,43 @@ def _folder_for(folder: int, parts: tuple[str, ...], owner: int) -> int:
     return here
 
 
+def make_folder(folder: int, path: str, owner: int) -> None:
+    """And those above it. Raises `WorkspaceRefusal`."""
+    with _refusals(path):
+        os.close(_folder_for(folder, PurePosixPath(inside(path)).parts, owner))
+
+
+def make_link(folder: int, path: str, target: str, owner: int) -> None:
+    """A symbolic link in a folder that is there; `target` as it is to be written. Raises `WorkspaceRefusal`."""
+    with _refusals(path), _above(folder, path) as (above, name):
+        os.symlink(target, name, dir_fd=above)
+        os.chown(name, owner, owner, dir_fd=above, follow_symlinks=False)
+
+
+def set_mode_and_time(folder: int, path: str, mode: int, mtime_ns: int) -> None:
+    """Of a file or folder that is there; no link is followed. Raises `WorkspaceRefusal`."""
+    with _refusals(path), contextlib.ExitStack() as stack:
+        descriptor = open_beneath(folder, inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        stack.callback(os.close, descriptor)
+        os.fchmod(descriptor, mode & 0o777)
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+
+
+@contextlib.contextmanager
+def _above(folder: int, path: str) -> Iterator[tuple[int, str]]:
+    """The folder that `path` is in, and its name there."""
+    parts = PurePosixPath(inside(path)).parts
+    above = open_beneath(folder, str(PurePosixPath(*parts[:-1])) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield above, parts[-1]
+    finally:
+        os.close(above)
+
+
 def remove_file(folder: int, path: str) -> None:
     """One name less; a link itself goes, not what it points to. Raises `WorkspaceRefusal`."""
-    parts = PurePosixPath(inside(path)).parts
-    with _refusals(path), contextlib.ExitStack() as stack:
-        above = open_beneath(folder, str(PurePosixPath(*parts[:-1])) or ".", os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, above)
-        os.unlink(parts[-1], dir_fd=above)
+    with _refusals(path), _above(folder, path) as (above, name):
+        os.unlink(name, dir_fd=above)
 
 
 def listing(folder: int, most_entries: int = MOST_ENTRIES) -> list[Entry]:

@@ -26,6 +26,7 @@ from shared.sandbox.sessions.files import (
     write_file,
 )
 from shared.sandbox.sessions.layers import SnapshotId
+from shared.sandbox.sessions.packing import pack, unpack
 from shared.sandbox.sessions.workspace import Finish, Workspace
 
 MOST_READ = 16 * MIB
@@ -139,6 +140,30 @@ class Session:
             folder = await self._folder()
             try:
                 remove_file(folder, path)
+            finally:
+                os.close(folder)
+        finally:
+            await self._end()
+
+    async def packed(self, most_bytes: int) -> bytes:
+        """The whole workspace, for `unpack` elsewhere. Raises `WorkspaceRefusal` for one that cannot be carried."""
+        await self._begin()
+        try:
+            folder = await self._folder()
+            try:
+                return await asyncio.to_thread(pack, folder, most_bytes)
+            finally:
+                os.close(folder)
+        finally:
+            await self._end()
+
+    async def unpack(self, packed: bytes) -> None:
+        """Into a session in which nothing was done yet. Raises `WorkspaceRefusal` where it does not fit."""
+        await self._begin()
+        try:
+            folder = await self._folder()
+            try:
+                await asyncio.to_thread(unpack, folder, packed, self._workspace.owner)
             finally:
                 os.close(folder)
         finally:

@@ -152,3 +152,59 @@ def test_a_policy_that_comes_while_a_tool_runs(
     assert (second.first_version, second.last_version) == (1, 1)
     sampled = first.sequences[0].versions()[first.sequences[0].loss_mask == 1]
     assert (int(sampled[0]), int(sampled[-1])) == versions and first.turns == 2
+
+
+def test_an_attempt_that_is_handed_back_has_its_files_again(make_settings: Make, tiny_folder: Path) -> None:
+    """A policy comes while the second turn is sampled: the rest of it is another task, with a sandbox of its own."""
+    settings = make_settings(
+        model={"path": str(tiny_folder)}, rollout={"follow": "between_turns", "hand_back": "publish"}
+    )
+    codec = ChatCodec.open(str(tiny_folder))
+    tokens = Tokens(codec.tokenizer, codec.stop_ids)
+    task: Any = agentic(settings, 1)
+    once = Call("bash", {"command": "echo run >> runs; head -c 9 /dev/urandom | od -An -tx1 | tee once"})
+    seen = Call("bash", {"command": "cat once; wc -l < runs"})
+    turns = says(tokens, [written(tokens, task, call) for call in (once, seen)])
+    contexts: list[int] = []
+    """Of the second turn, when it was asked for."""
+
+    def answer(request: GenerateRequest) -> Ids:
+        turn = int(request.request_id.rpartition("/")[2])
+        whole = turns(turn, request) if turn < 2 else says(tokens, ["done"])(0, request)
+        return whole[len(request.prompt_ids) - contexts[0] :] if turn == 1 else whole
+
+    def slow_once(request: GenerateRequest) -> float:
+        if not request.request_id.endswith("/1"):
+            return 0.0
+        contexts.append(len(request.prompt_ids))
+        return 600.0 if len(contexts) == 1 else 0.0
+
+    async def body() -> tuple[Trajectory, Any]:
+        bench, stop = Bench(settings), asyncio.Event()
+        engine = GatedEngine(InstantEngine(answer, slow_once), "between_turns")
+        service = asyncio.create_task(RolloutService(settings, "rollout-0", engine, codec).run(stop))
+        weights = tiny_folder / "model.safetensors"
+        limits = Limits(turns=4, context_tokens=4000, wall_seconds=1000.0)
+        try:
+            await bench.announce(make_policy(settings, weights, 0))
+            await bench.schedule(agentic(settings, 1, samples=1, limits=limits))
+            await bench.heartbeat(
+                lambda beat: beat.gauges.get("sampled_tokens", 0) > 0 and beat.gauges["batch_running"] == 1
+            )
+            await bench.announce(make_policy(settings, weights, 1))
+            topic = bench.names.tasks("single_turn", "normal")
+            records = await bench.read(topic, lambda seen: len(seen) >= 2, 60.0)
+            (made,) = await bench.trajectories(1, timeout_s=60.0)
+            return made, records[-1][0]
+        finally:
+            stop.set()
+            await service
+            await bench.close()
+
+    made, handed = asyncio.run(body())
+    assert handed.continuation.workspace is not None
+    assert [call.turn for call in handed.continuation.tool_turns[0].calls] == [0]
+    assert (made.stop_reason, made.turns, made.final_answer) == ("stop", 3, "done")
+    first, second = (call.result for call in made.tool_calls)
+    assert second == f"{first}\n1"
+    assert made.artifacts["workspace/runs"] == "run\n"

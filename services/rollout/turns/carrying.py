@@ -1,0 +1,110 @@
+"""An attempt's workspace, carried to the process that goes on with it.
+
+Invariant: the next process finds the very files that the last tool left, and what the tools answered is told again
+without running them; a workspace that is too large, in the middle of a call, or not what was announced is not gone on
+with: the attempt starts again, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.rollout.continuing import Course, OtherContextError
+from services.rollout.formats.calls import Call, Malformed
+from services.rollout.formats.results import Answered
+from services.rollout.tools.tool import Tool
+from services.rollout.tools.toolset import Ran, Toolset
+from shared.contracts import ToolAnswer, ToolCall, ToolTurn, WorkspaceRef
+from shared.errors import StorageError
+from shared.sandbox.faults import SandboxFault
+from shared.sandbox.limits import MIB
+from shared.sandbox.sessions.files import WorkspaceRefusal
+from shared.sandbox.sessions.session import Session
+from shared.storage import ObjectStore
+
+PREFIX = "workspaces"
+MOST_BYTES = 32 * MIB
+"""Of files. They are packed and sent in the last five seconds of a drain."""
+IN_A_CALL = "a tool was running, and its files are half done"
+
+
+@dataclass(frozen=True, slots=True)
+class Carrying:
+    """Through `store`, under digests."""
+
+    store: ObjectStore
+    most_bytes: int = MOST_BYTES
+
+    async def take(self, session: Session, course: Course) -> None:
+        """What `course` needs to go on elsewhere; where it cannot be had, it says that it is lost."""
+        if course.lost or not course.tool_turns:
+            return
+        try:
+            packed = await session.packed(self.most_bytes)
+            course.workspace = await asyncio.to_thread(self._put, packed)
+        except (WorkspaceRefusal, SandboxFault, StorageError) as error:
+            course.lost = f"its workspace cannot be carried: {error}"
+
+    def _put(self, packed: bytes) -> WorkspaceRef:
+        digest = hashlib.sha256(packed).hexdigest()
+        key = f"{PREFIX}/{digest}"
+        uri = self.store.uri_of(key) if self.store.exists(key) else self.store.put_bytes(key, packed).uri
+        return WorkspaceRef(uri=uri, sha256=digest, size_bytes=len(packed))
+
+    async def put_back(self, session: Session, ref: WorkspaceRef) -> None:
+        """Into an empty session. Raises `OtherContextError` where the tree is not to be had, `SandboxFault`."""
+        try:
+            if ref.size_bytes > 2 * self.most_bytes:
+                raise WorkspaceRefusal(f"it is announced with {ref.size_bytes} bytes")
+            packed = await asyncio.to_thread(self.store.get_bytes, ref.uri, ref.sha256)
+            await session.unpack(packed)
+        except (WorkspaceRefusal, StorageError) as error:
+            raise OtherContextError(f"its workspace cannot be put back: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """In the place of `toolset`, where what its tools do is carried: `course` has their answers."""
+
+    toolset: Toolset
+    course: Course
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self.toolset.tools
+
+    def schemas(self) -> list[dict[str, Any]]:
+        return self.toolset.schemas()
+
+    async def run(
+        self, calls: Sequence[Call | Malformed], *, most: int, turn: int, record: Callable[[ToolCall], None]
+    ) -> Ran:
+        """As `Toolset.run`; turns that were answered before are answered so again."""
+        told = self.course.told(turn)
+        if told is None:
+            told, ran = await self._run(calls, most=most, turn=turn, record=record)
+        else:
+            for call in told.calls:
+                record(call)
+            ran = Ran(tuple(Answered(answer.tool, answer.text) for answer in told.answers), told.read)
+        self.course.tool_turns.append(told)
+        return ran
+
+    async def _run(
+        self, calls: Sequence[Call | Malformed], *, most: int, turn: int, record: Callable[[ToolCall], None]
+    ) -> tuple[ToolTurn, Ran]:
+        records: list[ToolCall] = []
+
+        def both(call: ToolCall) -> None:
+            records.append(call)
+            record(call)
+
+        lost, self.course.lost = self.course.lost, self.course.lost or IN_A_CALL
+        ran = await self.toolset.run(calls, most=most, turn=turn, record=both)
+        self.course.lost = lost
+        answers = tuple(ToolAnswer(tool=answer.tool, text=answer.text) for answer in ran.answers)
+        return ToolTurn(answers=answers, calls=tuple(records), read=ran.calls), ran
