@@ -93,9 +93,11 @@ def show_replay(found: Replayed) -> None:
     if found.anew:
         typer.echo(f"the same batches under another objective: {found.folder}")
     else:
+        cause = "another build, device or number of threads than the run's adds up in another order"
+        if found.processes > 1:
+            cause = f"the run's learner was {found.processes} processes, and one adds up in another order"
         typer.echo(
-            f"step {odd.step} is the first that differs ({', '.join(odd.differs)}): another build, device or number of "
-            f"threads than the run's adds up in another order: {found.folder}"
+            f"step {odd.step} is the first that differs ({', '.join(odd.differs)}): {cause}: {found.folder}"
         )
 
 

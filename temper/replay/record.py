@@ -25,6 +25,8 @@ class Replayed:
     steps: tuple[ComparedStep, ...]
     anew: bool
     """Under another objective: differences are what was asked for."""
+    processes: int
+    """Of the learner that recorded the run; a replay is one."""
 
     @property
     def same(self) -> bool:
@@ -34,7 +36,7 @@ class Replayed:
 def write_record(found: Replayed, summary: Summary, made: Sequence[Step], about: dict[str, object]) -> None:
     """Raises `StorageError`."""
     document = {
-        **about, "anew": found.anew, "same": found.same, "steps": [asdict(step) for step in found.steps],
+        **about, "anew": found.anew, "processes": found.processes, "same": found.same, "steps": [asdict(step) for step in found.steps],
     }  # fmt: skip
     try:
         write_summary(summary, found.folder / SUMMARY)
@@ -49,7 +51,8 @@ def read_record(folder: Path) -> Replayed | None:
     path = folder / RECORD
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return Replayed(folder, tuple(_step(one) for one in document["steps"]), bool(document["anew"]))
+        steps = tuple(_step(one) for one in document["steps"])
+        return Replayed(folder, steps, bool(document["anew"]), int(document["processes"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

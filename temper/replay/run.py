@@ -70,7 +70,7 @@ def replay(original: Settings, wish: Wish, folder: Path, tell: Callable[[Compare
         made.append(after)
         compared.append(compare(before, after, _digests(saved_by, mine, before.step)))
         tell(compared[-1])
-    found = Replayed(folder, tuple(compared), wish.anew)
+    found = Replayed(folder, tuple(compared), wish.anew, original.learner.processes)
     summary = build_summary(settings.run.name, made, (), wall_seconds=time.monotonic() - began)
     write_record(found, summary, made, {"of": original.run.name, **asdict(wish)})
     return found

@@ -29,11 +29,11 @@ STAGES = [
 ]
 
 
-async def _learn(world: World) -> None:
+async def learn(world: World, timeout_s: float = 20.0) -> None:
     """Two stages, with an attempt that comes twice, a group without signal in a batch, and one that is stale."""
     for index in range(4):
         await world.attempt(demonstration(f"0-sft-{index:07d}"))
-    await world.until(lambda seen: 2 in steps(seen), "the sft stage")
+    await world.until(lambda seen: 2 in steps(seen), "the sft stage", timeout_s)
     for index in range(7):
         for sample in range(2):
             tokens = [(3 * index + 5 * sample + n) % VOCABULARY for n in range(4 + sample)]
@@ -49,7 +49,7 @@ async def _learn(world: World) -> None:
             if index == 2:
                 again = made.model_copy(update={"trajectory_id": f"{made.trajectory_id}-again", "attempt": 2})
                 await world.attempt(again, 1.0)
-    await world.until(lambda seen: 5 in steps(seen), "the rl stage")
+    await world.until(lambda seen: 5 in steps(seen), "the rl stage", timeout_s)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def run(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     settings.run_folder.mkdir(parents=True, exist_ok=True)
     (settings.run_folder / "run.toml").write_text(to_toml(resolve(settings)))
-    asyncio.run(with_learner(settings, _learn))
+    asyncio.run(with_learner(settings, learn))
     return settings.run_folder
 
 
