@@ -323,6 +323,9 @@ class LearnerSettings(Section):
     """Padded tokens in one forward and backward pass, at most; a batch is cut into equal ones."""
     logit_chunk_mb: int = Field(default=256, ge=1)
     """MiB of the largest array of logits. Logits beyond it are made in chunks and made again in the backward pass."""
+    attention: Literal["auto", "mask", "blocks"] = "auto"
+    """Of rows that share a line, each blind to the others. `blocks`: a kernel that computes what is seen and no more
+    (flex_attention); `auto`: on CUDA, where it gives the numbers of a mask when the model is loaded."""
     activation_checkpointing: bool = False
     """Keep each layer's input alone and compute the layer again in the backward pass: less memory, more time."""
     weight_decay: float = Field(default=0.0, ge=0)

@@ -1,7 +1,7 @@
 """From rows to the tensors of a micro-batch.
 
 Invariant: a token sees the tokens of its own attempt before it and nothing else, however the rows are laid out: each
-in a line of its own, padded on the right, or all behind one another in one line under a block-diagonal mask.
+in a line of its own, padded on the right, or all behind one another in one line, each blind to the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.learner.attention.spans import BLOCK, Spans
 from services.learner.attention_cost import causal, masked
 from services.learner.rows import Branch, Row
 
@@ -26,7 +27,8 @@ PADDING = -1
 class MicroBatch:
     """Tensors of b lines of t tokens, with n sampled tokens in `count` sequences.
 
-    ids, positions int64[b, t]; mask bool[b, 1, t, t], or None where causal attention is right as it is;
+    ids, positions int64[b, t]; mask bool[b, 1, t, t], or spans where blocks are attended; neither where causal attention
+    is right as it is;
     predictors int64[n]: the flat position (in b·t) whose hidden state predicts each sampled token;
     targets int64[n]; sampler float32[n]; attempts, rows, order int64[n] (order: of the sequence in its attempt).
     """
@@ -41,13 +43,20 @@ class MicroBatch:
     rows: Tensor
     order: Tensor
     count: int
+    spans: Spans | None = None
 
 
-def collate(rows: Sequence[Row], device: torch.device | str = "cpu", width: int = 0) -> MicroBatch:
-    """The tensors of some rows, in whichever layout costs less with a model of this `width`; 0: a line for each."""
-    joined = _cheaper_joined(rows, width)
-    longest = max(row.length for row in rows)
-    shape = (1, sum(row.length for row in rows)) if joined else (len(rows), longest)
+def collate(
+    rows: Sequence[Row], device: torch.device | str = "cpu", width: int = 0, *, blocks: bool = False
+) -> MicroBatch:
+    """The tensors of some rows, in whichever layout costs less with a model of this `width`; 0: a line for each. `blocks`:
+    what a line hides costs nothing."""
+    joined = _fewer_blocks(rows) if blocks else _cheaper_joined(rows, width)
+    hides = joined or _branching(rows)
+    length = sum(row.length for row in rows) if joined else max(row.length for row in rows)
+    if blocks and hides:
+        length = _whole_blocks(length)
+    shape = (1 if joined else len(rows), length)
     ids = np.zeros(shape, dtype=np.int64)
     # Padding goes on counting: a position that starts again would be taken for a second sequence in the row, and the
     # model would make a mask of [b, t, t] for it.
@@ -59,7 +68,7 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu", width: int 
     predictors, targets, sampler, attempts, sequences, orders = [], [], [], [], [], []
     count = segment = at = 0
     for number, row in enumerate(rows):
-        at = at if joined else number * longest
+        at = at if joined else number * length
         start, p, prefix = at, row.prefix.size, segment
         flat_parents[at : at + row.length] = prefix
         flat_ids[at : at + p], flat_segments[at : at + p] = row.prefix, prefix
@@ -86,12 +95,11 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu", width: int 
     def tensor(parts: Sequence[NDArray[Any]], dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device=device, dtype=dtype)
 
+    spans = Spans(*(torch.from_numpy(array).to(device) for array in (segments, parents))) if hides else None
     return MicroBatch(
         ids=torch.from_numpy(ids).to(device),
         positions=torch.from_numpy(positions).to(device),
-        mask=_seen(*(torch.from_numpy(array).to(device) for array in (segments, parents)))
-        if joined or _branching(rows)
-        else None,
+        mask=None if spans is None or blocks else spans.mask(),
         predictors=tensor(predictors, torch.int64),
         targets=tensor(targets, torch.int64),
         sampler=tensor(sampler, torch.float32),
@@ -99,6 +107,7 @@ def collate(rows: Sequence[Row], device: torch.device | str = "cpu", width: int 
         rows=tensor(sequences, torch.int64),
         order=tensor(orders, torch.int64),
         count=count,
+        spans=spans if blocks else None,
     )
 
 
@@ -122,8 +131,10 @@ def _cheaper_joined(rows: Sequence[Row], width: int) -> bool:
     return masked(sum(row.length for row in rows), width) < apart
 
 
-def _seen(segments: Tensor, parents: Tensor) -> Tensor:
-    """bool[b, 1, t, t]: a token sees earlier tokens of its row's prefix and of its own branch, and itself."""
-    own = segments.unsqueeze(2) == segments.unsqueeze(1)
-    prefix = parents.unsqueeze(2) == segments.unsqueeze(1)
-    return (own | prefix).tril_().unsqueeze(1)
+def _fewer_blocks(rows: Sequence[Row]) -> bool:
+    apart = len(rows) * max(row.length for row in rows)
+    return len(rows) > 1 and _whole_blocks(sum(row.length for row in rows)) < apart
+
+
+def _whole_blocks(length: int) -> int:
+    return -(-length // BLOCK) * BLOCK

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import structlog
 import torch
 from torch import Tensor
 
 from services.learner.adapters.lora import Adapters, add_adapters
 from services.learner.adapters.reference import AdapterReference
+from services.learner.attention.choice import attend_by_blocks
+from services.learner.attention.kernel import nobodys_mask
+from services.learner.attention.spans import additive
 from services.learner.collate import MicroBatch
+from services.learner.model_check import check_model
 from services.learner.objectives.linear_head import Head, linear_statistics
 from services.learner.objectives.logprobs import selective_log_softmax, token_statistics
 from shared.errors import ConfigError, DependencyError
@@ -52,8 +57,19 @@ class PolicyModel:
         self.vocabulary, self.width = (int(size) for size in model.get_input_embeddings().weight.shape)
         self.max_tokens: int = getattr(model.config, "max_position_embeddings", None) or _DEFAULT_POSITIONS
         self.packs = True
+        self.blocks = False
         self.adapters = adapters
         self.logit_bytes = _LOGIT_BYTES
+
+    @property
+    def packing_width(self) -> int:
+        """By which layouts are compared (`attention_cost`); 0 where a packed line costs what is seen and no more."""
+        return 0 if self.blocks else self.width
+
+    @property
+    def attention(self) -> str:
+        """How rows are laid out and attended: `blocks` and `mask` in shared lines, `padding` in a line for each."""
+        return "blocks" if self.blocks else "mask" if self.packs else "padding"
 
     @property
     def device(self) -> torch.device:
@@ -94,17 +110,19 @@ class PolicyModel:
         if self.adapters is not None:
             return AdapterReference(self, self.adapters)
         twin = PolicyModel(copy.deepcopy(self.model).eval().requires_grad_(False), self.served)
-        twin.packs, twin.logit_bytes = self.packs, self.logit_bytes
+        twin.packs, twin.blocks, twin.logit_bytes = self.packs, self.blocks, self.logit_bytes
         return twin
 
     def hidden(self, batch: MicroBatch) -> Tensor:
         """[n, width]: the hidden state that predicts each sampled token."""
+        how: dict[str, Any] = {"attention_mask": None}
+        if batch.spans is not None:
+            how = {"attention_mask": nobodys_mask(batch.ids.device), "blocks": batch.spans.blocks()}
+        elif batch.mask is not None:
+            how = {"attention_mask": additive(batch.mask, self._multiplied)}
         with self._precision():
             states = self.body(
-                input_ids=batch.ids,
-                attention_mask=None if batch.mask is None else _additive(batch.mask, self._multiplied),
-                position_ids=batch.positions,
-                use_cache=False,
+                input_ids=batch.ids, position_ids=batch.positions, use_cache=False, **how
             ).last_hidden_state
         picked: Tensor = states.flatten(0, 1).index_select(0, batch.predictors)
         return picked
@@ -209,9 +227,22 @@ def load_policy(model: ModelSettings, learner: LearnerSettings, seed: int = 0) -
     policy = PolicyModel(loaded.to(device).train(), _DTYPES[model.dtype], adapters)
     policy.logit_bytes = learner.logit_chunk_mb << 20
     check_model(policy)
+    if learner.attention == "blocks" or (learner.attention == "auto" and device.type == "cuda"):
+        _attend_by_blocks(policy, demanded=learner.attention == "blocks")
     if learner.activation_checkpointing:
         checkpoint_activations(policy, model.path)
     return policy
+
+
+def _attend_by_blocks(policy: PolicyModel, *, demanded: bool) -> None:
+    """Raises `ConfigError` where that was demanded and cannot be."""
+    reason = attend_by_blocks(policy)
+    if reason and demanded:
+        raise ConfigError(
+            f'learner.attention is "blocks" and {policy.device.type} cannot attend so: {reason}; set it to "auto"'
+        )
+    if reason:
+        structlog.get_logger().warning("attention.under_a_mask", reason=reason)
 
 
 def checkpoint_activations(policy: PolicyModel, path: str) -> None:
@@ -228,64 +259,3 @@ def checkpoint_activations(policy: PolicyModel, path: str) -> None:
     # Newer releases of transformers call it so and the older name is deprecated there.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-
-
-def check_model(policy: PolicyModel) -> None:
-    """Computes a small input both ways, and finds out whether rows may share their prefix.
-
-    Raises `ConfigError` where splitting body and head changes the logits.
-    """
-    ids = (torch.arange(6, device=policy.device) * 7 + 1).remainder(policy.vocabulary)
-    positions = torch.arange(6, device=policy.device)
-    plain = _probe(policy, ids, positions, None)
-    with torch.no_grad():
-        whole = policy.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
-    scale = max(1.0, float(whole.abs().max()))
-    if float((plain - whole).abs().max()) > 1e-3 * scale:
-        raise ConfigError(
-            f"model type {policy.model.config.model_type!r} changes its logits after the head: it cannot be trained here"
-        )
-    if _forgets(policy.model.config):
-        policy.packs = False
-        return
-    # One line: the branches [3, 4, 5] twice behind the prefix [0, 1, 2], then all six tokens as a row of their own.
-    # Each must come out as it does alone.
-    packed_ids = torch.cat([ids, ids[3:], ids])
-    own = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3], device=policy.device)
-    prefix = torch.tensor([0] * 9 + [3] * 6, device=policy.device)
-    seen = (own.unsqueeze(1) == own.unsqueeze(0)) | (prefix.unsqueeze(1) == own.unsqueeze(0))
-    try:
-        packed = _probe(
-            policy, packed_ids, torch.cat([positions, positions[3:], positions]), seen.tril()[None, None]
-        )
-        error = float((packed - torch.cat([whole, whole[3:], whole])).abs().max())
-    except (RuntimeError, ValueError, TypeError, NotImplementedError):
-        error = float("inf")
-    policy.packs = error <= 1e-3 * scale
-
-
-def _forgets(config: Any) -> bool:
-    """Whether a layer sees only the latest tokens: a mask of ours would replace its window, which a probe of a few
-    tokens is too short to notice."""
-    text = config.get_text_config()
-    return any(getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
-
-
-def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where `seen`, −∞ elsewhere, in the dtype of the queries. Of a boolean mask every layer would make such a
-    tensor and keep it."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
-
-
-def _probe(policy: PolicyModel, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-    with torch.no_grad():
-        states = policy.body(
-            input_ids=ids.unsqueeze(0),
-            attention_mask=None
-            if mask is None
-            else _additive(mask, next(iter(policy.model.parameters())).dtype),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-        ).last_hidden_state
-        logits: Tensor = policy.head(states)[0]
-    return logits

@@ -141,7 +141,7 @@ class LearnerService:
             "learner.ready",
             version=announcement.policy.version,
             lineage=trainer.lineage,
-            packed_rows=policy.packs,
+            attention=policy.attention,
             resumed=announcement.policy.version > 0 or told.newest_version >= 0,
         )
 

@@ -167,8 +167,11 @@ class Step:
         """None where this rank has nothing left and others have."""
         if self._ranks.most(int(self._should_stop())):
             raise StepAbandonedError("the step was abandoned between micro-batches: the service stops")
-        width = self._policy.width if self._policy.packs else 0
-        return collate(cuts[number], self._policy.device, width) if number < len(cuts) else None
+        if number >= len(cuts):
+            return None
+        policy = self._policy
+        width = policy.packing_width if policy.packs else 0
+        return collate(cuts[number], policy.device, width, blocks=policy.blocks)
 
     def _idle(self, objective: Objective, kl_coefficient: float) -> None:
         """Takes part where a pass of one rank waits for the others; its gradient is zero."""

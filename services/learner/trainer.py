@@ -270,7 +270,7 @@ class Trainer:
             objective,
             self._settings.learner.micro_batch_tokens,
             pack=self._policy.packs,
-            width=self._policy.width,
+            width=self._policy.packing_width,
         )
         rate = learning_rate(stage.learning_rate, stage.warmup_steps, self.progress.stage_step)
         referred = self.replica.reference is not None

@@ -18,7 +18,8 @@ from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
-from services.learner.model import PolicyModel, check_model
+from services.learner.model import PolicyModel
+from services.learner.model_check import check_model
 from services.learner.objectives.logprobs import token_statistics
 from services.learner.objectives.presets import Objective, preset
 from services.learner.rows import Branch, Row, rows_of

@@ -16,7 +16,8 @@ from services.learner.collate import collate
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import judge
 from services.learner.intake.join import FilledSlot
-from services.learner.model import PolicyModel, check_model, load_policy
+from services.learner.model import PolicyModel, load_policy
+from services.learner.model_check import check_model
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import make_optimizer
 from services.learner.step import Step

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from services.learner.adapters.lora import Adapters
+from services.learner.attention.kernel import ATTENTION as BY_BLOCKS
+from services.learner.attention.kernel import nobodys_mask
 from services.learner.collate import MicroBatch
 from services.learner.distributed.context import ATTENTION, Context, Spread, register
 from services.learner.model import PolicyModel, Reference
@@ -48,6 +50,7 @@ class SpreadPolicy(PolicyModel):
         served: torch.dtype,
         *,
         packs: bool,
+        blocks: bool,
         logit_bytes: int,
         mesh: DeviceMesh,
         shard: bool,
@@ -55,7 +58,7 @@ class SpreadPolicy(PolicyModel):
         adapters: Adapters | None = None,
     ) -> None:
         super().__init__(model, served, adapters)
-        self.packs, self.logit_bytes = packs, logit_bytes
+        self.packs, self.blocks, self.logit_bytes = packs, blocks, logit_bytes
         self._mesh = mesh
         self._context = context
         self._spread: Spread | None = None
@@ -76,6 +79,7 @@ class SpreadPolicy(PolicyModel):
             policy.model,
             policy.served,
             packs=policy.packs,
+            blocks=policy.blocks and context is None,  # a mask goes with a part of a sequence
             logit_bytes=policy.logit_bytes,
             mesh=mesh,
             shard=parallel.shard,
@@ -102,6 +106,7 @@ class SpreadPolicy(PolicyModel):
             _twin(self.model).eval().requires_grad_(False),
             self.served,
             packs=self.packs,
+            blocks=self.blocks,
             logit_bytes=self.logit_bytes,
             mesh=self._mesh,
             shard=self._outer is not None,
@@ -134,8 +139,7 @@ class SpreadPolicy(PolicyModel):
         with self._precision():
             states = self.body(
                 input_ids=batch.ids,
-                # Ours is made in `attention`; one of four dimensions keeps the model from making its own.
-                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=batch.ids.device),
+                attention_mask=nobodys_mask(batch.ids.device),
                 position_ids=batch.positions,
                 use_cache=False,
                 spread=self._spread,
@@ -238,6 +242,6 @@ def _twin(model: Any) -> Any:
     parameter = next(model.parameters())
     with torch.device(parameter.device):
         twin = type(model)(copy.deepcopy(model.config)).to(parameter.dtype)
-    if model.config._attn_implementation == ATTENTION:
-        twin.set_attn_implementation(ATTENTION)
+    if model.config._attn_implementation in (ATTENTION, BY_BLOCKS):
+        twin.set_attn_implementation(model.config._attn_implementation)
     return twin
