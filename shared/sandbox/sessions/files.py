@@ -30,6 +30,9 @@ _RESOLVE = _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH | _R
 _RETRIES = 64
 """openat2 answers EAGAIN where a rename raced with it (openat2(2), RESOLVE_BENEATH)."""
 MOST_ENTRIES = 100_000
+LONGEST_PATH = 4000
+"""Bytes of a path that is listed, under the kernel's own limit of one call (PATH_MAX, 4096). Without it ten thousand
+folders inside each other, with names of 255 bytes, are 12 GB of paths."""
 
 
 class WorkspaceRefusal(TemperError):
@@ -182,29 +185,40 @@ def remove_file(folder: int, path: str) -> None:
 
 
 def listing(folder: int, most_entries: int = MOST_ENTRIES) -> list[Entry]:
-    """All names below, sorted by path, no link followed. Raises `WorkspaceRefusal` past `most_entries`."""
+    """All names below, sorted by path, no link followed. One descriptor is open at a time, however many folders wait.
+
+    Raises `WorkspaceRefusal` past `most_entries` and past `LONGEST_PATH`, `SandboxFault` where a folder that is there
+    cannot be opened.
+    """
     found: list[Entry] = []
-    root = open_beneath(folder, ".", os.O_RDONLY | os.O_DIRECTORY)
-    pending: list[tuple[int, str]] = [(root, "")]
-    try:
-        while pending:
-            here, prefix = pending.pop()
-            try:
-                for entry in _entries(here, prefix):
-                    found.append(entry)
-                    if len(found) > most_entries:
-                        raise WorkspaceRefusal(f"the workspace has over {most_entries} names")
-                    if entry.kind == "folder":
-                        with contextlib.suppress(OSError):
-                            name = entry.path[len(prefix) :]
-                            below = open_beneath(here, name, os.O_RDONLY | os.O_DIRECTORY)
-                            pending.append((below, f"{entry.path}/"))
-            finally:
-                os.close(here)
-    finally:
-        for descriptor, _ in pending:
-            os.close(descriptor)
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        here = _folder_of(folder, prefix)
+        if here is None:
+            continue
+        try:
+            for entry in _entries(here, prefix):
+                found.append(entry)
+                if len(found) > most_entries:
+                    raise WorkspaceRefusal(f"the workspace has over {most_entries} names")
+                if len(os.fsencode(entry.path)) > LONGEST_PATH:
+                    raise WorkspaceRefusal(f"the workspace has a path of over {LONGEST_PATH} bytes")
+                if entry.kind == "folder":
+                    pending.append(f"{entry.path}/")
+        finally:
+            os.close(here)
     return sorted(found, key=lambda entry: entry.path)
+
+
+def _folder_of(folder: int, prefix: str) -> int | None:
+    """None for one that went, or became something else, since its name was read."""
+    try:
+        return open_beneath(folder, prefix or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise SandboxFault(f"folder {prefix[:200]!a} of a workspace cannot be listed: {error.strerror}") from error
 
 
 def _entries(here: int, prefix: str) -> Iterator[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
+from shared.sandbox.faults import SandboxFault
 from shared.sandbox.sessions.files import WorkspaceRefusal, listing, read_file, remove_file, write_file
 
 
@@ -136,3 +138,54 @@ def test_a_thousand_nested_folders_are_listed(work: tuple[int, Path]) -> None:
     finally:
         # pytest's own clean-up recurses once a folder.
         subprocess.run(["rm", "-rf", folder / "d"], check=True)
+
+
+def test_paths_that_grow_with_every_folder_are_not_listed(work: tuple[int, Path]) -> None:
+    descriptor, folder = work
+    name = "x" * 255
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    try:
+        with pytest.raises(WorkspaceRefusal, match="a path of over 4000 bytes"):
+            listing(descriptor)
+    finally:
+        subprocess.run(["rm", "-rf", folder / name], check=True)
+
+
+def test_many_folders_side_by_side_take_no_descriptors(work: tuple[int, Path]) -> None:
+    descriptor, folder = work
+    for number in range(300):
+        (folder / f"d{number}").mkdir()
+        (folder / f"d{number}" / "file").touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest + 10, hard), hard))
+    try:
+        found = listing(descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sum(entry.kind == "file" for entry in found) == 300
+
+
+def test_a_folder_that_cannot_be_opened_is_a_fault_and_not_an_empty_one(work: tuple[int, Path]) -> None:
+    descriptor, folder = work
+    (folder / "d").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare: list[int] = []
+    lowest = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(lowest, hard), hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                spare.append(os.dup(descriptor))
+        with pytest.raises(SandboxFault, match="cannot be listed"):
+            listing(descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in spare:
+            os.close(one)
