@@ -4,7 +4,7 @@ Invariant: it measures and judges nothing; what should come out is not known her
 before anything is built.
 
 Frame in: `T` (format, data, keep-out program). Frame out: `F` (outcome, measures, word).
-Outcomes: `measured`, `unreadable`, `empty`, `too_large`.
+Outcomes: `measured`, `unreadable`, `empty`, `too_large`; `keep_out`: that program is none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from shared.verification.guest.channel import Channel, Closed
 from shared.verification.guest.codec import Decoder, Encoder
+from shared.verification.guest.shells import count, passes_through_itself, solids
 
 START, FINISHED = b"T", b"F"
 MAX_TRIANGLES = 400_000
@@ -52,13 +53,21 @@ def main() -> None:
 
 def _answer(form: str, data: bytes, other: bytes) -> tuple[str, dict[str, Any], str]:
     try:
+        keep_out = program(other) if other else None
+    except (Unreadable, TooLarge) as error:
+        return "keep_out", {}, str(error)
+    try:
         found, body = _measured(form, data)
-        if other:
-            found["keep_out_gap"] = _gap(body, program(other))
+        if other and found["triangles"]:
+            found["keep_out_gap"] = _gap(body, keep_out)
     except Unreadable as error:
         return "unreadable", {}, str(error)
     except TooLarge as error:
         return "too_large", {}, str(error)
+    except (ImportError, AttributeError):
+        raise  # a library that is missing, or another one than this was written for
+    except Exception as error:  # noqa: BLE001 -- numbers and shapes that a library does not take are the body's
+        return "unreadable", {}, f"what nobody measures ({type(error).__name__})"
     return ("measured" if found["triangles"] else "empty"), found, ""
 
 
@@ -79,31 +88,38 @@ def _measured(form: str, data: bytes) -> tuple[dict[str, Any], Any]:
     surface = trimesh.Trimesh(points, faces, process=False)
     surface.merge_vertices()
     surface.update_faces(surface.nondegenerate_faces())
+    if not len(surface.faces):
+        return {"triangles": 0}, None
     closed = bool(surface.is_watertight and surface.is_winding_consistent)
-    if body is None:
-        body = _solid(surface.vertices, surface.faces) if closed else None
     found: dict[str, Any] = {
         "triangles": len(surface.faces),
         "watertight": closed,
         "bounding_box": [[float(x) for x in corner] for corner in surface.bounds],
         "surface_area": float(surface.area),
     }
+    if body is None and closed:
+        body = _solid(surface.vertices, surface.faces)
+        if body is not None and passes_through_itself(body):
+            return found, None
     if closed:
         signed = float(surface.volume)
         found |= {"volume": abs(signed), "inside_out": signed < 0}
     if body is not None and not body.is_empty():
-        parts = body.decompose()
-        found |= {
-            "volume": float(body.volume()),
-            "surface_area": float(body.surface_area()),
-            "genus": sum(int(part.genus()) for part in parts),
-            "parts": len(parts),
-        }
-        if 1 < len(parts) <= 50:
-            found["clearance"] = min(
-                _gap(one, two) for at, one in enumerate(parts) for two in parts[at + 1 :]
-            )
+        found |= _of_body(body)
     return found, body
+
+
+def _of_body(body: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "volume": float(body.volume()),
+        "surface_area": float(body.surface_area()),
+        "genus": sum(int(shell.genus()) for shell in body.decompose()),
+        "parts": count(body),
+    }
+    if 1 < found["parts"] <= 50:
+        parts = solids(body)
+        found["clearance"] = min(_gap(one, two) for at, one in enumerate(parts) for two in parts[at + 1 :])
+    return found
 
 
 def _gap(one: Any, two: Any) -> float:

@@ -25,7 +25,6 @@ from shared.verification.guest.peer import Departed, Peer, Refused
 
 START, FINISHED = b"T", b"F"
 PLACE = "/work/hidden_test.py"
-_TEST_MISTAKES = (NameError, ImportError, SyntaxError, NotImplementedError)
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
     try:
         kind, payload = channel.receive()
         if kind == START:
-            nonce, sources, function, entry, arguments, mirrors = Decoder().decode(payload)
+            nonce, sources, function, entry, arguments, mirrors = Decoder().decode(payload)  # no entry: no candidate
             peer = Peer(channel)
             peer.mirrors = mirrors
             outcome = _outcome(peer, sources, (function, entry), arguments)
@@ -54,7 +53,8 @@ def _outcome(peer: Peer, sources: Any, names: tuple[str, str], arguments: Any) -
         module.__file__ = PLACE
         sys.modules["hidden_test"] = module
         for place, source in sources:
-            module.__dict__[entry] = candidate  # tests may call it by its own name, unless they define that
+            if entry:
+                module.__dict__[entry] = candidate  # tests may call it by its own name, unless they define that
             text = source.removeprefix("\ufeff")
             exec(compile(text, place, "exec", dont_inherit=True, optimize=0), module.__dict__)
         check = module.__dict__.get(function)
@@ -73,7 +73,7 @@ def _outcome(peer: Peer, sources: Any, names: tuple[str, str], arguments: Any) -
     except Closed:
         raise
     except BaseException as error:  # noqa: BLE001 -- each is an outcome
-        return _failure(peer, error)
+        return _failure(peer, error, answered=peer.calls > 0 or not entry)
     return "passed", 0, _told(result)
 
 
@@ -81,7 +81,8 @@ def _told(result: Any) -> str:
     return "" if result is None else repr(result) if type(result) is bool else type(result).__name__
 
 
-def _failure(peer: Peer, error: BaseException) -> tuple[str, int, str]:
+def _failure(peer: Peer, error: BaseException, *, answered: bool) -> tuple[str, int, str]:
+    """`answered`: whether the test has had anything of the candidate's that it could stumble over."""
     name, line = type(error).__name__, _line(error)
     if isinstance(error, Departed):
         return "departed", line, name
@@ -96,9 +97,22 @@ def _failure(peer: Peer, error: BaseException) -> tuple[str, int, str]:
     if isinstance(error, AssertionError):
         case = error.args[0] if name == "CaseFailed" and error.args else None
         return "assertion", line, str(case) if type(case) is int else name
-    if peer.calls == 0 or isinstance(error, _TEST_MISTAKES) or not isinstance(error, Exception):
+    if not answered or not isinstance(error, Exception) or _is_own_mistake(error):
         return "test_error", line, name
     return "broke", line, name
+
+
+def _is_own_mistake(error: Exception) -> bool:
+    """Whether the test is wrong whatever the candidate answered: it says a name that nothing has, or imports what is
+    not there. Not so a name in a text that the candidate wrote and the test evaluates, such text that does not compile,
+    or a variable that only a right answer binds: or it would pay to answer nonsense rather than something wrong."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        return any(name.startswith("<frozen importlib") for name in frames)
+    if isinstance(error, NameError):
+        unbound = isinstance(error, UnboundLocalError) or "free variable" in str(error)
+        return not unbound and frames[-1] not in ("<string>", "<unknown>")
+    return isinstance(error, ImportError | NotImplementedError)
 
 
 def _line(error: BaseException) -> int:

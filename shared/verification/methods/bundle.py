@@ -18,6 +18,8 @@ from shared.verification import guest
 
 PACKAGE = "shared.verification.guest"
 _ORDER = ("kinds", "codec", "channel", "peer", "watch")
+_OWN = {"solids": ("shells",)}
+"""Further modules of one program."""
 _LOADER = """\
 import base64, importlib.util, marshal, sys, types, zlib
 def _bundle(magic, compiled, texts):
@@ -44,7 +46,7 @@ def program(name: str) -> bytes:
     """The source of guest program `name`, to be run as `__main__`; it calls the program's `main()`."""
     texts = [
         (f"{PACKAGE}.{part}", (Path(guest.__path__[0]) / f"{part}.py").read_text(encoding="utf-8"))
-        for part in (*_ORDER, name)
+        for part in (*_ORDER, *_OWN.get(name, ()), name)
     ]
     compiled = [(module, compile(text, f"<{module}>", "exec", dont_inherit=True)) for module, text in texts]
     call = f"_bundle({importlib.util.MAGIC_NUMBER!r}, {_packed(compiled)!r}, {_packed(texts)!r})()"

@@ -162,7 +162,7 @@ class _Relay:
                 return await self._broken_off(kind, payload, "in a call")
 
     async def run_alone(self, script: Script) -> Finished | Judgement:
-        await self._start(script, "candidate")
+        await self._start(script, "")
         frame = await self._tester.receive()
         if frame is None:
             return await self._tester_ended()

@@ -7,7 +7,6 @@ within its own tolerance, and one that could not be taken is a failure, never a 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 from collections.abc import Iterator
@@ -84,8 +83,9 @@ class Expectation(BaseModel):
     surface_area: Measure | None = None
     bounding_box: Box | None = None
     genus: int | None = None
-    """Handles, summed over the parts."""
+    """Handles, summed over all shells."""
     parts: int | None = None
+    """Connected solids; a cavity is none."""
     clearance: float | None = Field(default=None, ge=0)
     """At least this gap between any two parts."""
     keep_out_gap: float | None = Field(default=None, ge=0)
@@ -110,13 +110,10 @@ class Geometry(Request):
             raise ValueError("`expected` names no measure: anything would pass")
         if (self.expected.keep_out_gap is None) != (self.keep_out is None):
             raise ValueError("`keep_out` and `expected.keep_out_gap` go together")
-        try:
-            self.data()
-        except (binascii.Error, ValueError) as error:
-            raise ValueError("`base64` cannot be read") from error
         return self
 
     def data(self) -> bytes:
+        """Raises `ValueError` for what is no base64."""
         if self.base64 is not None:
             return base64.b64decode(self.base64, validate=True)
         return (self.text or "").encode("utf-8", "surrogatepass")
@@ -124,10 +121,16 @@ class Geometry(Request):
 
 async def check(sandbox: Sandbox, request: Geometry, limits: Limits) -> Judgement:
     """Raises `SandboxFault`, and `VerificationFault` where the keep-out body is wrong."""
+    try:
+        request.data()
+    except ValueError:
+        return Judgement.failed("the body cannot be read: no base64")
     found = await _measured(sandbox, request, limits)
     if isinstance(found, Judgement):
         return found
     outcome, measures, word = found
+    if outcome == "keep_out":
+        raise VerificationFault(f"the keep-out body cannot be made: {word}; mend the domain")
     if outcome != "measured":
         reason = {"empty": "the body is empty", "too_large": f"the body is too large: {word}"}
         judged = Judgement.failed(reason.get(outcome, f"the body cannot be read: {word}"))

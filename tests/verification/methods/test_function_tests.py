@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from dataclasses import replace
 
@@ -111,6 +112,42 @@ def test_a_wrong_test_is_nobodys_failure(bench: Bench, test: str) -> None:
     found = judged(bench, "def f(n):\n    return n * n\n", test)
     assert (found.verdict, found.reward) == ("unverifiable", None), found
     assert "mend the test" in found.reason
+
+
+STUMBLING = {
+    "text that does not compile": ("'1 +'", "return eval(output) == 24"),
+    "a name that nobody has": ("'nothing'", "return eval(output) == 24"),
+    "no document": ("'<a'", "import xml.etree.ElementTree as E\n    return E.fromstring(output).tag == 'a'"),
+    "no number": ("'x'", "from decimal import Decimal\n    return Decimal(output) == 24"),
+    "a loop without a turn": ("[]", "for last in output: found = last\n    return found == 24"),
+    "no such item": ("[1]", "return next(item for item in output if item > 3) == 24"),
+    "deeper than one reads": ("[" * 90 + "]" * 90, "return depth(output, 30) == 24"),
+}  # fmt: skip
+_DEPTH = "def depth(x, left):\n    return 1 + max([depth(y, left - 1) for y in x] or [0]) if left else 1 / 0\n"
+
+
+@pytest.mark.parametrize("name", STUMBLING)
+def test_an_answer_that_a_test_stumbles_over_is_a_failure(bench: Bench, name: str) -> None:
+    """`unverifiable` is not trained on: it would pay to answer nonsense rather than something wrong."""
+    literal, body = STUMBLING[name]
+    source = f"{_DEPTH}def holds(inputs, output):\n    {body}\n"
+    candidate = {"candidate": f"def f(x):\n    return {literal}\n", "entry_point": "f"}
+    test = f"{source}def check(candidate):\n    assert holds(1, candidate(1))\n"
+    for found in bench.judge_all(
+        [
+            ("property_check", {"source": source, "inputs": [[1]], "output": ast.literal_eval(literal)}),
+            ("property_check", {"source": source, "inputs": [[1]], **candidate}),
+            ("python_function_tests", {"test": test, **candidate}),
+        ]
+    ):
+        assert (found.verdict, found.reward) == ("failed", 0.0), found
+
+
+def test_a_name_that_a_property_lacks_is_nobodys_failure(bench: Bench) -> None:
+    source = "def holds(inputs, output):\n    return halper(output)\n"
+    for more in ({"output": 1}, {"candidate": "def f(x): return 1", "entry_point": "f"}):
+        found = bench.judge("property_check", {"source": source, "inputs": [[1]], **more})
+        assert found.verdict == "unverifiable", found
 
 
 def test_what_the_test_swallows_still_fails(bench: Bench) -> None:
