@@ -69,4 +69,8 @@ def inside(path: str) -> str:
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or not pure.parts:
         raise ConfigError(f"path {path!r} leaves the work folder: give a relative path without '..'")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"path {path!a} holds a character that is no text: {error.reason}") from error
     return path

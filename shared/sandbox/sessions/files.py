@@ -218,7 +218,9 @@ def _folder_of(folder: int, prefix: str) -> int | None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
-        raise SandboxFault(f"folder {prefix[:200]!a} of a workspace cannot be listed: {error.strerror}") from error
+        raise SandboxFault(
+            f"folder {prefix[:200]!a} of a workspace cannot be listed: {error.strerror}"
+        ) from error
 
 
 def _entries(here: int, prefix: str) -> Iterator[Entry]:

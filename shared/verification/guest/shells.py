@@ -44,7 +44,9 @@ def _cut_wrong(body: Any) -> bool:
 
     mesh = body.to_mesh()
     corners = numpy.asarray(mesh.vert_properties, dtype=numpy.float64)[:, :3][numpy.asarray(mesh.tri_verts)]
-    corners[..., :2] -= corners[..., :2].mean(axis=(0, 1))  # areas of what lies far out are differences of large numbers
+    corners[..., :2] -= corners[..., :2].mean(
+        axis=(0, 1)
+    )  # areas of what lies far out are differences of large numbers
     low, high = float(corners[..., 2].min()), float(corners[..., 2].max())
     for number in range(1, _CUTS + 1):
         height = low + (high - low) * (number * _GOLDEN % 1.0)

@@ -33,7 +33,9 @@ def main() -> None:
     try:
         kind, payload = channel.receive()
         if kind == START:
-            nonce, sources, function, entry, arguments, mirrors = Decoder().decode(payload)  # no entry: no candidate
+            nonce, sources, function, entry, arguments, mirrors = Decoder().decode(
+                payload
+            )  # no entry: no candidate
             peer = Peer(channel)
             peer.mirrors = mirrors
             outcome = _outcome(peer, sources, (function, entry), arguments)
@@ -54,7 +56,9 @@ def _outcome(peer: Peer, sources: Any, names: tuple[str, str], arguments: Any) -
         sys.modules["hidden_test"] = module
         for place, source in sources:
             if entry:
-                module.__dict__[entry] = candidate  # tests may call it by its own name, unless they define that
+                module.__dict__[entry] = (
+                    candidate  # tests may call it by its own name, unless they define that
+                )
             text = source.removeprefix("\ufeff")
             exec(compile(text, place, "exec", dont_inherit=True, optimize=0), module.__dict__)
         check = module.__dict__.get(function)

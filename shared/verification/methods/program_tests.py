@@ -14,6 +14,7 @@ from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome, Result
 from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.sessions.files import WorkspaceRefusal
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.known import Example, constant_functions, reads_no_input
 from shared.verification.detectors.source import flags_of_source, parsed
@@ -28,7 +29,7 @@ from shared.verification.methods.base import (
     too_long,
 )
 from shared.verification.methods.outputs import OutputComparator, same_output
-from shared.verification.methods.trees import bytes_of
+from shared.verification.methods.trees import bytes_of, unplaceable
 
 PROGRAM = "program.py"
 _ENCODING = "utf-8"
@@ -74,7 +75,7 @@ class ProgramTests(Request):
 
 async def check(sandbox: Sandbox, request: ProgramTests, limits: Limits) -> Judgement:
     """Raises `SandboxFault`."""
-    refused = too_long(request.candidate, "program")
+    refused = too_long(request.candidate, "program") or _no_tree(request)
     if refused is not None:
         return refused
     seen = _flags_of_program(request)
@@ -109,10 +110,19 @@ async def _run(sandbox: Sandbox, request: ProgramTests, case: Case, number: int,
     if request.candidate:
         files[PROGRAM] = request.candidate.encode(_ENCODING, "surrogatepass")
     command = Command((*argv, *case.arguments), stdin=bytes_of(case.stdin), files=files)
-    result = await sandbox.run(command, limits, root=request.options.root)
+    try:
+        result = await sandbox.run(command, limits, root=request.options.root)
+    except WorkspaceRefusal as refusal:
+        return Judgement.failed(f"the program's files cannot be laid out: {str(refusal)[:200]}")
     if result.outcome is not Outcome.EXITED:
         return ended_early(result, f"in case {number}", who="the program")
     return _compared(result, request, case, number).flagged(flags_of_result(result))
+
+
+def _no_tree(request: ProgramTests) -> Judgement | None:
+    """The failure of files that no folder can hold."""
+    problem = unplaceable(request.files)
+    return None if problem is None else Judgement.failed(problem)
 
 
 def _compared(result: Result, request: ProgramTests, case: Case, number: int) -> Judgement:

@@ -17,6 +17,7 @@ from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.source import flags_of_constant, flags_of_source, parsed
 from shared.verification.detectors.wording import hedges
 from shared.verification.guest import properties
+from shared.verification.guest.codec import Encoder, TooLarge
 from shared.verification.guest.tester import PLACE
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import Request, VisibleExample, examples, too_long
@@ -63,6 +64,8 @@ async def check(sandbox: Sandbox, request: PropertyCheck, limits: Limits) -> Jud
     sources = [("<properties>", text), *([(PLACE, request.source)] if request.source else [])]
     name = request.property or _CUSTOM
     if not request.candidate:
+        if _too_large(request.output):
+            return Judgement.failed("the output is too large")
         inputs = [list(item) for item in request.inputs]
         end = await alone(sandbox, Script(sources, "judge_output", (name, inputs[0], request.output)), limits)
         judged = end if isinstance(end, Judgement) else _judged(end)
@@ -75,6 +78,15 @@ async def check(sandbox: Sandbox, request: PropertyCheck, limits: Limits) -> Jud
     if judged.verdict != "passed":
         flags |= flags_of_constant(request.candidate, request.entry_point)
     return judged.flagged({*seen, *flags})
+
+
+def _too_large(output: Any) -> bool:
+    """To be sent to the process that judges it; the inputs are ours, and another matter."""
+    try:
+        Encoder().encode(output)
+    except TooLarge:
+        return True
+    return False
 
 
 def _judged(end: Finished) -> Judgement:

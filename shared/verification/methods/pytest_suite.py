@@ -15,6 +15,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -43,7 +44,7 @@ from shared.verification.methods.controls import controls, normal
 from shared.verification.methods.jails import guest
 from shared.verification.methods.repository import has_conftest, is_protected, restored_tree
 from shared.verification.methods.suite_plan import Planned, plan
-from shared.verification.methods.trees import Entry
+from shared.verification.methods.trees import Entry, FoundEntry, unplaceable
 
 PACKAGES = ("pytest",)
 """What the jail's root must show: `sandbox.python_packages`."""
@@ -74,20 +75,20 @@ class SuiteOptions(BaseModel):
 
 
 class PytestSuite(Request):
-    """Files by path, as text. `named`: ids as pytest writes them (`tests/test_a.py::TestSum::test_small`); all of them
+    """Files by path, as text; those of the policy that are no tree are its failure. `named`: ids as pytest writes them (`tests/test_a.py::TestSum::test_small`); all of them
     must pass. `binary`: further files of the policy in base64."""
 
     original: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str]
     hidden: dict[str, str] = Field(min_length=1)
     named: tuple[str, ...] = Field(min_length=1)
-    binary: tuple[Entry, ...] = ()
+    binary: tuple[FoundEntry, ...] = ()
     visible: tuple[VisibleExample, ...] = ()
     options: SuiteOptions = SuiteOptions()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for path in (*self.original, *self.files, *self.hidden):
+        for path in (*self.original, *self.hidden):
             Entry(path=path)
         known = {**self.original, **self.hidden}
         for test in self.named:
@@ -135,6 +136,11 @@ async def check(sandbox: Sandbox, request: PytestSuite, limits: Limits) -> Judge
         raise VerificationFault(
             f"pytest_suite needs {missing[0]!r} in sandbox.python_packages: name it there"
         )
+    problem = unplaceable(request.files) or next(
+        filter(None, (entry.problem() for entry in request.binary)), None
+    )
+    if problem is not None:
+        return Judgement.failed(problem)
     original, policy, hidden = _bytes(request.original), _policy_files(request), _bytes(request.hidden)
     known = [examples(request.visible), *map(examples_in_test, request.hidden.values())]
     flags = set(flags_of_changes(original, policy, hidden, known))
@@ -325,8 +331,9 @@ def _kept(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _policy_files(request: PytestSuite) -> dict[str, bytes]:
+    """Under plain names: `./a.py` beside a hidden `a.py` would be written in front of it."""
     more = {entry.name: entry.content() or b"" for entry in request.binary}
-    return {**_bytes(request.files), **more}
+    return {**{str(PurePosixPath(path)): text for path, text in _bytes(request.files).items()}, **more}
 
 
 def _bytes(files: Mapping[str, str]) -> dict[str, bytes]:

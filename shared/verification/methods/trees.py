@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Literal, Self
 
@@ -26,6 +26,11 @@ def bytes_of(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+def _is_no_byte(character: str) -> bool:
+    """A lone surrogate that stands for no byte of a name (PEP 383)."""
+    return "\ud800" <= character <= "\udfff" and not "\udc80" <= character <= "\udcff"
 
 
 class Entry(BaseModel):
@@ -50,6 +55,8 @@ class Entry(BaseModel):
     def problem(self) -> str | None:
         """Why it is no entry of a tree."""
         pure, shown = PurePosixPath(self.path), ascii(self.path[:100])
+        if any(map(_is_no_byte, self.path)):
+            return f"path {shown} is no text"
         if not self.path or pure.is_absolute() or ".." in pure.parts or "\0" in self.path or not pure.parts:
             return f"path {shown} leaves the tree"
         if len(pure.parts) > MAX_DEPTH:
@@ -83,6 +90,12 @@ class FoundEntry(Entry):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         return self
+
+
+def unplaceable(files: Mapping[str, str]) -> str | None:
+    """Why the policy's files (path → text) are no tree."""
+    found = (FoundEntry(path=path).problem() for path in files)
+    return next((problem for problem in found if problem), None)
 
 
 def twice(entries: Iterable[Entry]) -> str | None:

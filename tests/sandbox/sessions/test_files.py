@@ -163,7 +163,7 @@ def test_many_folders_side_by_side_take_no_descriptors(work: tuple[int, Path]) -
         (folder / f"d{number}").mkdir()
         (folder / f"d{number}" / "file").touch()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(map(int, os.listdir("/proc/self/fd")))
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest + 10, hard), hard))
     try:
         found = listing(descriptor)
@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_opened_is_a_fault_and_not_an_empty_one(work: tu
     (folder / "d").mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare: list[int] = []
-    lowest = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    lowest = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(lowest, hard), hard))
     try:
         with contextlib.suppress(OSError):

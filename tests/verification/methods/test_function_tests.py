@@ -123,7 +123,9 @@ STUMBLING = {
     "no such item": ("[1]", "return next(item for item in output if item > 3) == 24"),
     "deeper than one reads": ("[" * 90 + "]" * 90, "return depth(output, 30) == 24"),
 }  # fmt: skip
-_DEPTH = "def depth(x, left):\n    return 1 + max([depth(y, left - 1) for y in x] or [0]) if left else 1 / 0\n"
+_DEPTH = (
+    "def depth(x, left):\n    return 1 + max([depth(y, left - 1) for y in x] or [0]) if left else 1 / 0\n"
+)
 
 
 @pytest.mark.parametrize("name", STUMBLING)
