@@ -18,6 +18,7 @@ from services.learner.compute import ComputeThread
 from services.learner.distributed.opening import open_policy
 from services.learner.distributed.place import Place
 from services.learner.distributed.ranks import RankLostError
+from services.learner.gradient import NonFiniteStepError, StepAbandonedError
 from services.learner.intake.groups import JudgedGroup
 from services.learner.intake.intake import Refused
 from services.learner.intake.ledger import effective_throughput
@@ -29,7 +30,6 @@ from services.learner.snapshot import Announcement
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
 from services.learner.start_from import check_sources
-from services.learner.step import NonFiniteStepError, StepAbandonedError
 from services.learner.told import read_told
 from services.learner.trainer import Trainer
 from shared.bus.control import ControlWatcher

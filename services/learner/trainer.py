@@ -21,6 +21,7 @@ from services.learner.booking import step_record
 from services.learner.checkpoint import Checkpoint, CheckpointStore
 from services.learner.checkpoint_writer import CheckpointWriter
 from services.learner.distributed.ranks import Ranks
+from services.learner.gradient import NonFiniteStepError
 from services.learner.guard.kl_budget import KlBudget, KlState
 from services.learner.intake.attempts import Refusal, Terms
 from services.learner.intake.groups import JudgedGroup
@@ -46,7 +47,6 @@ from services.learner.stages import (
 )
 from services.learner.staging import Staged
 from services.learner.start_from import start_from
-from services.learner.step import NonFiniteStepError
 from services.learner.watch import Pause, Watch
 from shared.contracts import GroupFate, Policy
 from shared.contracts import Step as StepMessage

@@ -24,9 +24,9 @@ from services.learner.distributed.opening import spread_policy  # noqa: E402
 from services.learner.distributed.own_files import OwnFiles  # noqa: E402
 from services.learner.distributed.place import place_of  # noqa: E402
 from services.learner.distributed.spread import whole  # noqa: E402
+from services.learner.gradient import NonFiniteStepError, StepAbandonedError  # noqa: E402
 from services.learner.model import PolicyModel  # noqa: E402
 from services.learner.replica import Replica  # noqa: E402
-from services.learner.step import NonFiniteStepError, StepAbandonedError  # noqa: E402
 
 PLACE = place_of(os.environ)
 

@@ -12,13 +12,13 @@ import torch
 from learner_builders import RUN, reward, sequence, trajectory
 from learner_models import small_policy
 
+from services.learner.gradient import NonFiniteStepError
 from services.learner.guard.decision import Decision
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
 from services.learner.manifest import WEIGHTS
 from services.learner.metrics import StepMetrics
 from services.learner.saved_tensors import saved_tensors
-from services.learner.step import NonFiniteStepError
 from services.learner.trainer import Trainer
 from shared.contracts import Step
 from shared.errors import StorageError

@@ -15,6 +15,7 @@ from learner_models import VOCABULARY, small_policy
 from services.learner.attention_cost import causal, masked
 from services.learner.batching import Batch, assemble, micro_batches
 from services.learner.collate import collate
+from services.learner.gradient import Gradient
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -23,7 +24,6 @@ from services.learner.model_check import check_model
 from services.learner.objectives.logprobs import token_statistics
 from services.learner.objectives.presets import Objective, preset
 from services.learner.rows import Branch, Row, rows_of
-from services.learner.step import Step
 from shared.contracts import Sequence
 
 TERMS = Terms(preset("grpo"), vocabulary=VOCABULARY, max_tokens=128, version=0, max_lag=1)
@@ -72,9 +72,8 @@ def gradient(
     policy: PolicyModel, batch: Batch, objective: Objective, tokens: int
 ) -> tuple[float, torch.Tensor]:
     policy.model.zero_grad()
-    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
-    step = Step(policy, optimizer, micro_batch_tokens=tokens, max_gradient_norm=1e9)
-    sums, _ = step.accumulate(batch, objective, objective.kl_coefficient)
+    taken = Gradient(policy, micro_batch_tokens=tokens)
+    sums = taken.accumulate(batch, objective, objective.kl_coefficient).sums
     grads = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
     return sums.loss, torch.cat(grads)
 

@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from services.learner.batching import Batch, assemble
 from services.learner.collate import collate
+from services.learner.gradient import Gradient
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import judge
 from services.learner.intake.join import FilledSlot
@@ -20,7 +21,6 @@ from services.learner.model import PolicyModel, load_policy
 from services.learner.model_check import check_model
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import make_optimizer
-from services.learner.step import Step
 from shared.errors import ConfigError
 from shared.settings import LearnerSettings, ModelSettings
 
@@ -42,9 +42,8 @@ def gradient(
     policy: PolicyModel, batch: Batch, objective: Objective, reference: PolicyModel | None, tokens: int = 1000
 ) -> torch.Tensor:
     policy.model.zero_grad()
-    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
-    step = Step(policy, optimizer, micro_batch_tokens=tokens, max_gradient_norm=1e9, reference=reference)
-    step.accumulate(batch, objective, objective.kl_coefficient)
+    taken = Gradient(policy, micro_batch_tokens=tokens, reference=reference)
+    taken.accumulate(batch, objective, objective.kl_coefficient)
     return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
 
 

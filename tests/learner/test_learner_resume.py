@@ -16,12 +16,12 @@ from learner_builders import RUN, demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
 from services.learner.distributed.ranks import Ranks
+from services.learner.gradient import StepAbandonedError
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place, Shard
 from services.learner.manifest import MANIFEST, OPTIMIZER, STATE, WEIGHTS
 from services.learner.model import PolicyModel
 from services.learner.saved_tensors import saved_tensors
-from services.learner.step import StepAbandonedError
 from services.learner.trainer import Announcement, Trainer
 from shared.contracts import Reward, Step, Trajectory
 from shared.errors import ConfigError, DigestMismatchError, StorageError

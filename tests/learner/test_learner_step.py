@@ -11,6 +11,7 @@ from learner_builders import demonstration, reward, sequence, trajectory
 from learner_models import VOCABULARY, small_policy
 
 from services.learner.batching import assemble
+from services.learner.gradient import NonFiniteStepError, StepAbandonedError
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -21,7 +22,7 @@ from services.learner.optimizer import learning_rate, make_optimizer, optimizer_
 from services.learner.publish import CANARY_LENGTH, CANARY_SEQUENCES, make_canary
 from services.learner.replica import Replica
 from services.learner.sharded import SavedShards, save_sharded
-from services.learner.step import NonFiniteStepError, Step, StepAbandonedError
+from services.learner.step import Step
 from shared.errors import ConfigError, DependencyError, StorageError
 from shared.settings import LearnerSettings, ModelSettings, ObjectiveSettings
 from shared.storage import ObjectStore

@@ -9,9 +9,9 @@ import pytest
 from learner_builders import RUN, reward, trajectory
 from learner_models import small_policy
 
+from services.learner.gradient import NonFiniteStepError
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
-from services.learner.step import NonFiniteStepError
 from services.learner.trainer import MAX_REFUSALS, Trainer
 from shared.errors import TemperError
 from shared.settings import parse_settings

@@ -11,6 +11,7 @@ from learner_models import VOCABULARY, small_policy
 from services.learner.batching import Batch, assemble, micro_batches
 from services.learner.beforehand import Measured, know, measure
 from services.learner.collate import collate
+from services.learner.gradient import Gradient
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import FilledSlot
@@ -48,10 +49,9 @@ def gradient(
     policy: PolicyModel, batch: Batch, objective: Objective, tokens: int = 10_000
 ) -> tuple[float, torch.Tensor]:
     policy.model.zero_grad()
-    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
     reference = REFERENCE if objective.kl_coefficient > 0 else None
-    step = Step(policy, optimizer, micro_batch_tokens=tokens, max_gradient_norm=1e9, reference=reference)
-    sums, _ = step.accumulate(batch, objective, objective.kl_coefficient)
+    taken = Gradient(policy, micro_batch_tokens=tokens, reference=reference)
+    sums = taken.accumulate(batch, objective, objective.kl_coefficient).sums
     grads = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
     return sums.loss, torch.cat(grads)
 

@@ -13,6 +13,7 @@ from learner_models import VOCABULARY, small_policy
 from services.learner.batching import Batch
 from services.learner.checkpoint import CheckpointStore
 from services.learner.collate import collate
+from services.learner.gradient import Gradient
 from services.learner.intake.attempts import Terms
 from services.learner.intake.groups import JudgedGroup, judge
 from services.learner.intake.join import Arrival, FilledSlot
@@ -23,7 +24,6 @@ from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import optimizer_tensors
 from services.learner.pairing import batch_of
 from services.learner.start_from import check_sources
-from services.learner.step import Step
 from services.learner.trainer import Trainer
 from shared.contracts import Trajectory
 from shared.errors import ConfigError, StorageError
@@ -76,10 +76,9 @@ def gradient(
     policy: PolicyModel, batch: Batch, objective: Objective, tokens: int = 10_000
 ) -> tuple[float, torch.Tensor]:
     policy.model.zero_grad()
-    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
     reference = None if objective.reference_free else REFERENCE
-    step = Step(policy, optimizer, micro_batch_tokens=tokens, max_gradient_norm=1e9, reference=reference)
-    sums, _ = step.accumulate(batch, objective, 0.0)
+    taken = Gradient(policy, micro_batch_tokens=tokens, reference=reference)
+    sums = taken.accumulate(batch, objective, 0.0).sums
     grads = [p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]
     return sums.loss, torch.cat(grads)
 

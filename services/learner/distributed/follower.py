@@ -16,8 +16,8 @@ from services.learner.distributed.opening import open_policy
 from services.learner.distributed.own_files import OwnFiles
 from services.learner.distributed.place import Place
 from services.learner.distributed.ranks import RankLostError, Ranks
+from services.learner.gradient import StepAbandonedError
 from services.learner.replica import Replica
-from services.learner.step import StepAbandonedError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from shared.storage.remote import Patience
