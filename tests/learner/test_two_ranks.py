@@ -46,7 +46,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    said = [rank.communicate(timeout=480)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     found: dict[str, Any] = torch.load(results, weights_only=False)
     return found
