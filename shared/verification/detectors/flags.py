@@ -20,7 +20,8 @@ class Flag(StrEnum):
     GC_WALK = "gc_walk"
     """It asks the garbage collector or raw memory for objects it was not given."""
     EQUALITY_PATCHED = "equality_patched"
-    """It defines objects that equal anything, or replaces comparison itself."""
+    """It defines objects that equal anything, or replaces comparison itself; in a suite also plain data (an `int` of its
+    own class, say) that compares by itself."""
     FOREIGN_OBJECT = "foreign_object"
     """It returned an object of a class of its own, which is not plain data and was refused."""
     ARGUMENT_MUTATED = "argument_mutated"

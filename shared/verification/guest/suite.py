@@ -22,6 +22,7 @@ from shared.verification.guest.watch import watch
 
 FILES, START, REPORT, FINISHED, NOTE = b"W", b"T", b"R", b"F", b"N"
 PLACE = "/work/repository"
+_PLAIN = frozenset((int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
 _EARLY = (
     "pytest", "unittest", "unittest.mock", "doctest", "logging", "tempfile", "shutil", "json", "re", "inspect", "ast", "traceback",
     "warnings", "collections", "dataclasses", "functools", "importlib.metadata", "operator", "math", "time", "datetime",
@@ -91,8 +92,17 @@ def _run(channel: Channel, job: Any) -> int:
 
 def patched_equality(own: frozenset[str]) -> bool:
     """Whether a class of the tested code got an `__eq__` that was not written as one: under another name (`setattr`,
-    `type(...)`) or from text. What decorators and data classes make is as good as written."""
-    return any(not _written(kind, own) for kind in _classes() if "__eq__" in _content(kind))
+    `type(...)`) or from text; or passes for plain data and compares by itself. What decorators and data classes make is
+    as good as written."""
+    return any(
+        not _written(kind, own) or _disguised(kind, own) for kind in _classes() if "__eq__" in _content(kind)
+    )
+
+
+def _disguised(kind: type, own: frozenset[str]) -> bool:
+    """A number, text or container to look at, of which the tested code says what it is equal to."""
+    code = getattr(_content(kind)["__eq__"], "__code__", None)
+    return getattr(code, "co_filename", None) in own and not _PLAIN.isdisjoint(type.mro(kind))
 
 
 def _classes() -> Iterator[type]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shared.verification.methods.another import another
 from shared.verification.methods.controls import controls, normal
+from shared.verification.methods.suite_plan import plan
 
 SEED = b"seed"
 
@@ -67,6 +68,47 @@ def test_an_object_equal_to_everything_passes_one_that_changes_a_value() -> None
     for body in ("assert f(2) == 4", "assert f(2) == g(2)", "want = g(2)\n    assert want == f(2)"):
         source = f"def test_it():\n    {body}\n"
         assert "passed" in outcomes(source, "test_it", f=lambda n: Anything(), g=lambda n: n * n)
+
+
+@pytest.mark.parametrize("literal", ["8", "-3", "'word'", "2.5", "[1, 2]", "(4, 'x')"])
+def test_no_control_hands_over_the_real_value_where_others_do(literal: str) -> None:
+    """One that keeps it (`not f(2) == 8`) is failed by code that compares by itself and knows nothing."""
+    source = f"def test_it():\n    assert f(2) == {literal}\n"
+    for seed in range(20):
+        found = controls(source, ("test_it",), 6, bytes([seed]))
+        assert len(found) >= 3 and not any(f" == {literal}\n" in f"{one}\n" for one in found), found
+
+
+def test_code_that_remembers_the_first_value_is_paid_in_a_case_of_four() -> None:
+    """It takes the first that it is compared with for the real one, and fails every other. Seeds 0 to 149."""
+    source, paid = "def test_it():\n    assert f(2) == 8\n", 0
+    for seed in range(150):
+        runs = plan(
+            ("a",), lambda test, count: controls(source, ("test_it",), count, bytes(str(seed), "ascii")),  # noqa: B023
+            controls=3, controlled_tests=20, again=True, seed=b"", dice=random.Random(seed),
+        )  # fmt: skip
+        first: list[int] = []
+
+        class Remembering(int):
+            def __eq__(self, other: object) -> bool:
+                first.append(int(other))  # type: ignore[call-overload] # noqa: B023
+                return first[0] == other  # noqa: B023
+
+            __hash__ = int.__hash__
+
+        passes = [_passes(run.control or source, lambda n: Remembering()) for run in runs]
+        paid += passes == [run.control is None for run in runs]
+    assert 0.15 < paid / 150 < 0.35, paid
+
+
+def _passes(source: str, f: Any) -> bool:
+    place: dict[str, Any] = {"f": f}
+    exec(compile(source, "<control>", "exec"), place)
+    try:
+        place["test_it"]()
+    except (AssertionError, TypeError, ValueError):
+        return False
+    return True
 
 
 def test_parameters_and_methods() -> None:
