@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import re
@@ -10,15 +11,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
+
+from shared.bus.reader import LogReader
+from shared.bus.topics import TopicNames
+from shared.contracts import Message
+from shared.settings import Settings
+from temper.audit.place import connected, run_settings
 
 TEMPER = [sys.executable, "-P", "-m", "temper"]
 STEP = re.compile(r"\bstep +(\d+)/")
 
-SMALL_RUN = """
+COMMON = """
 [run]
-name = "{name}"
+name = "small"
 folder = "{folder}"
 [model]
 path = "{model}"
@@ -26,6 +35,13 @@ path = "{model}"
 partitions = 2
 session_timeout_ms = 6000
 drain_s = 5.0
+[scheduler]
+group_deadline_s = 20.0
+stall_s = 120.0
+[telemetry]
+heartbeat_s = 0.5
+"""
+SMALL = """
 [[domains]]
 name = "arithmetic"
 max_tokens = 4
@@ -42,25 +58,22 @@ groups_per_step = 4
 group_size = 4
 oversample = {oversample}
 learning_rate = 1e-4
-[scheduler]
-group_deadline_s = 20.0
-stall_s = 120.0
 [evaluation]
 instances_per_domain = 8
 [rollout]
 processes = {rollouts}
-[telemetry]
-heartbeat_s = 0.5
 """
 
 
 class LocalRun:
-    """`temper up` as a subprocess. Use as a context manager: whatever is left is killed at its end."""
+    """`temper up` as a subprocess. Use as a context manager: whatever is left is killed at its end. `about`: its domains,
+    stages and other tables, in the place of a small run's that the numbers below are of."""
 
     def __init__(
         self,
         tmp_path: Path,
         model: Path,
+        about: str = "",
         *,
         sft_steps: int = 4,
         rl_steps: int = 6,
@@ -69,12 +82,8 @@ class LocalRun:
     ) -> None:
         self.folder = tmp_path / "runs" / "small"
         self.config = tmp_path / "small.toml"
-        self.config.write_text(
-            SMALL_RUN.format(
-                name="small", folder=tmp_path / "runs", model=model, sft_steps=sft_steps, rl_steps=rl_steps,
-                rollouts=rollouts, oversample=oversample,
-            )
-        )  # fmt: skip
+        small = SMALL.format(sft_steps=sft_steps, rl_steps=rl_steps, rollouts=rollouts, oversample=oversample)
+        self.config.write_text(COMMON.format(folder=tmp_path / "runs", model=model) + (about or small))
         self.lines: list[str] = []
         self._news: queue.Queue[str | None] = queue.Queue()
         self._process: subprocess.Popen[str] | None = None
@@ -132,6 +141,40 @@ class LocalRun:
     def wait(self, timeout_s: float = 240) -> int:
         assert self._process is not None
         return self._process.wait(timeout_s)
+
+
+def told(run: LocalRun) -> list[Message]:
+    """What a run that is over said, topic by topic: control, steps, policies, rewards, attempts."""
+
+    async def read(settings: Settings) -> list[Message]:
+        names = TopicNames(settings.bus.namespace)
+        attempts = [
+            names.trajectories(workload.name, priority)
+            for workload in settings.workloads
+            for priority in workload.priorities
+        ]
+        topics = [names.control, names.steps, names.policies, names.rewards, *attempts]
+        reader = LogReader(settings, "scheduler", topics)
+        seen = [delivery.message async for delivery in reader.to_end()]
+        await reader.close()
+        return seen
+
+    with connected(run_settings(run.folder)) as settings:
+        return asyncio.run(read(settings))
+
+
+M = TypeVar("M", bound=Message)
+
+
+def of(seen: Sequence[Message], kind: type[M]) -> list[M]:
+    return [message for message in seen if isinstance(message, kind)]
+
+
+def audited(run: LocalRun, *words: str, **environment: str) -> str:
+    """What the audit prints of a run without a finding."""
+    result = temper("audit", str(run.folder), *words, **environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def temper(

@@ -3,33 +3,19 @@ verified pairs."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shared.bus.reader import LogReader
-from shared.bus.topics import TopicNames
 from shared.contracts import Policy, Step
-from temper.audit.place import connected, run_settings
 from temper.models.tiny import make_tiny_model
-from tests.end_to_end.local_run import LocalRun, temper
+from tests.end_to_end.local_run import LocalRun, audited, of, temper, told
 
 pytestmark = pytest.mark.slow
 
 RUN = """
-[run]
-name = "small"
-folder = "{folder}"
-[model]
-path = "{model}"
-[bus]
-partitions = 2
-session_timeout_ms = 6000
-drain_s = 5.0
 [[domains]]
 name = "sequences"
 max_tokens = 6
@@ -40,15 +26,10 @@ steps = {sft_steps}
 groups_per_step = 64
 learning_rate = 3e-3
 {stage}
-[scheduler]
-group_deadline_s = 20.0
-stall_s = 120.0
 [evaluation]
 instances_per_domain = {instances}
 at_start = false
 temperature = {temperature}
-[telemetry]
-heartbeat_s = 0.5
 """
 
 COLLAPSE = """
@@ -80,48 +61,14 @@ learning_rate = 1e-3
 """
 
 
-def told(run: LocalRun) -> tuple[list[Step], dict[int, str]]:
-    """Steps, and the digest of each version's weights."""
-
-    async def read(settings: Any) -> tuple[list[Step], dict[int, str]]:
-        names = TopicNames(settings.bus.namespace)
-        reader = LogReader(settings, "scheduler", [names.steps, names.policies])
-        steps: list[Step] = []
-        digests: dict[int, str] = {}
-        async for delivery in reader.to_end():
-            if isinstance(delivery.message, Step):
-                steps.append(delivery.message)
-            elif isinstance(delivery.message, Policy):
-                digests[delivery.message.version] = delivery.message.weights.sha256
-        await reader.close()
-        return steps, digests
-
-    with connected(run_settings(run.folder)) as settings:
-        return asyncio.run(read(settings))
-
-
-def audited(run: LocalRun) -> str:
-    result = temper("audit", str(run.folder))
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 def test_a_run_that_collapses_is_rolled_back_and_goes_on(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "tiny")
-    with LocalRun(tmp_path, model) as run:
-        run.config.write_text(
-            RUN.format(
-                folder=tmp_path / "runs",
-                model=model,
-                sft_steps=32,
-                stage=COLLAPSE,
-                max_value=9,
-                instances=8,
-                temperature=0.0,
-            )
-        )
+    about = RUN.format(sft_steps=32, stage=COLLAPSE, max_value=9, instances=8, temperature=0.0)
+    with LocalRun(tmp_path, model, about) as run:
         assert run.start().wait() == 0
-        steps, digests = told(run)
+        seen = told(run)
+        steps = of(seen, Step)
+        digests = {policy.version: policy.weights.sha256 for policy in of(seen, Policy)}
         by_number = {step.step: step for step in steps}
         back = [step for step in steps if step.action == "roll_back"]
         assert back, "nothing was noticed"
@@ -150,16 +97,10 @@ def test_dpo_on_verified_pairs_raises_the_pass_rate(tmp_path: Path) -> None:
     """Held-out answers are sampled, not greedy: after so few demonstrations the likeliest answer is right for most
     instances or for none, by chance, and that says little about the policy."""
     model = make_tiny_model(tmp_path / "tiny")
-    with LocalRun(tmp_path, model) as run:
-        run.config.write_text(
-            RUN.format(
-                folder=tmp_path / "runs", model=model, sft_steps=48, stage=PREFERENCE, max_value=20,
-                instances=300, temperature=1.0,
-            )
-        )  # fmt: skip
+    about = RUN.format(sft_steps=48, stage=PREFERENCE, max_value=20, instances=300, temperature=1.0)
+    with LocalRun(tmp_path, model, about) as run:
         assert run.start().wait() == 0
-        steps, _ = told(run)
-        learnt = [step for step in steps if step.stage == "preference"]
+        learnt = [step for step in of(told(run), Step) if step.stage == "preference"]
         # A rate of 512 attempts at the beginning and at the end.
         first, last = (
             sum(step.rewards["sequences"].passed for step in part) for part in (learnt[:4], learnt[-4:])

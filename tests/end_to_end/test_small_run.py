@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from temper.models.tiny import make_tiny_model
-from tests.end_to_end.local_run import LocalRun, temper
+from tests.end_to_end.local_run import LocalRun, audited, temper
 
 pytestmark = pytest.mark.slow
 
@@ -17,11 +17,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
-def audit(run: LocalRun) -> None:
-    result = temper("audit", str(run.folder))
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def summary_of(run: LocalRun) -> dict[str, object]:
@@ -44,7 +39,7 @@ def test_a_run_to_its_end_with_two_rollouts(tiny: Path, tmp_path: Path) -> None:
         assert summary["steps"] == 10
         assert [e["name"] for e in summary["evaluations"]] == ["start", "0-sft-end", "1-rl-end"]  # type: ignore[attr-defined, index]
         assert (run.folder / "reward.png").stat().st_size > 1000
-        audit(run)
+        audited(run)
         assert temper("report", str(run.folder)).returncode == 0
         assert temper("checkpoint", "verify", str(run.folder)).returncode == 0
         # The last step again, from the topics of a broker that is started for it: the same bits.
@@ -69,7 +64,7 @@ def test_kill_9_in_the_middle_loses_nothing(victim: str, tiny: Path, tmp_path: P
         assert summary["steps"] == 10
         fates = summary["stages"][1]["slots"]["by_fate"]  # type: ignore[index]
         assert ("surplus" in fates) == bool(oversample)
-        audit(run)
+        audited(run)
 
 
 def test_interrupted_it_resumes(tiny: Path, tmp_path: Path) -> None:
@@ -79,11 +74,11 @@ def test_interrupted_it_resumes(tiny: Path, tmp_path: Path) -> None:
         run.interrupt()
         assert run.wait() == 130
         assert not any(alive(pid) for pid in pids)
-        audit(run)
+        audited(run)
         run.lines.clear()
         assert run.start().wait() == 0
         assert summary_of(run)["steps"] == 10
-        audit(run)
+        audited(run)
 
 
 def test_a_killed_supervisor_leaves_nothing_running(tiny: Path, tmp_path: Path) -> None:
@@ -104,4 +99,4 @@ def test_kill_9_in_the_middle_of_a_checkpoint_loses_nothing(tiny: Path, tmp_path
         assert run.start(TEMPER_KILL_POINT=f"mid_checkpoint:6:{mark}").wait() == 0
         assert mark.exists() and any("learner-0 was killed by SIGKILL" in line for line in run.lines)
         assert summary_of(run)["steps"] == 10
-        audit(run)
+        audited(run)

@@ -14,7 +14,7 @@ import pytest
 from shared.errors import TemperError
 from temper.models.tiny import make_tiny_model
 from temper.up.ranks import environment_of, run_ranks
-from tests.end_to_end.local_run import LocalRun, temper
+from tests.end_to_end.local_run import LocalRun, audited
 
 RANKS = """
 [learner]
@@ -42,8 +42,7 @@ def test_a_killed_rank_ends_all_and_all_come_again(tmp_path: Path) -> None:
         os.kill(first[1], signal.SIGKILL)
         assert run.wait() == 0
         assert any("rank 1 of the learner's 2 processes: was killed by SIGKILL" in line for line in run.lines)
-        result = temper("audit", str(run.folder))
-        assert result.returncode == 0, result.stdout + result.stderr
+        audited(run)
         manifest = json.loads((run.folder / "objects/checkpoints/small/00000005/state.json").read_text())
         assert manifest["policy"]["weights"]["kind"] == "adapter"
         until = time.monotonic() + 20
