@@ -51,6 +51,7 @@ def hold(
     from shared.errors import ConfigError
     from shared.plain_errors import nearest
     from temper.audit.place import connected, run_settings
+    from temper.cli.control_words import tell
 
     with connected(run_settings(run)) as settings:
         known = {declared.name for declared in settings.domains}
@@ -59,7 +60,7 @@ def hold(
                 f"run {settings.run.name!r} has no domain {domain!r}; it has {', '.join(sorted(known))}"
                 f"{nearest(domain, known)}"
             )
-        _tell(settings, "hold", domain, reason)
+        tell(settings, "hold", reason, domain=domain)
     typer.echo(f"{domain} is held back")
 
 
@@ -67,6 +68,7 @@ def lift(run: RunArgument, domain: NameArgument) -> None:
     """Bring a domain back. What held it back is counted anew from here."""
     from shared.errors import ConfigError
     from temper.audit.place import connected, run_settings
+    from temper.cli.control_words import tell
 
     with connected(run_settings(run)) as settings:
         found = _held(settings)
@@ -74,54 +76,12 @@ def lift(run: RunArgument, domain: NameArgument) -> None:
             raise ConfigError(
                 f"domain {domain!r} is not held back in run {settings.run.name!r}; held: {', '.join(found) or 'none'}"
             )
-        _tell(settings, "lift", domain, "lifted by hand")
+        tell(settings, "lift", "lifted by hand", domain=domain)
     typer.echo(f"{domain} is lifted")
 
 
 def _held(settings: Settings) -> dict[str, Control]:
-    import asyncio
+    from temper.cli.control_words import words
 
-    from shared.bus.reader import LogReader
-    from shared.bus.topics import TopicNames
-    from shared.contracts import Control
-
-    async def read() -> dict[str, Control]:
-        newest: dict[str, Control] = {}
-        reader = LogReader(settings, "scheduler", [TopicNames(settings.bus.namespace).control])
-        try:
-            async for delivery in reader.to_end():
-                message = delivery.message
-                if (
-                    isinstance(message, Control)
-                    and message.domain
-                    and delivery.headers.run_id == settings.run.name
-                ):
-                    newest[message.domain] = message
-        finally:
-            await reader.close()
-        return {name: control for name, control in newest.items() if control.kind == "hold"}
-
-    return asyncio.run(read())
-
-
-def _tell(settings: Settings, kind: str, domain: str, reason: str) -> None:
-    import asyncio
-    import time
-
-    from shared.bus.producer import TypedProducer
-    from shared.bus.topics import TopicNames
-    from shared.contracts import Control
-
-    control = Control.model_validate(
-        {"run_id": settings.run.name, "kind": kind, "domain": domain, "reason": reason,
-         "created_ms": int(time.time() * 1000)}
-    )  # fmt: skip
-
-    async def send() -> None:
-        producer = TypedProducer(settings, "temper-holds")
-        try:
-            await producer.send(TopicNames(settings.bus.namespace).control, control)
-        finally:
-            await producer.close()
-
-    asyncio.run(send())
+    newest = {word.domain: word for word in words(settings) if word.domain}
+    return {name: word for name, word in newest.items() if word.kind == "hold"}
