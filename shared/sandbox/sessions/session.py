@@ -8,8 +8,9 @@ another, forks included.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -81,13 +82,10 @@ class Session:
 
         Raises `WorkspaceRefusal` where the files cannot be written; never for what the command did.
         """
-        await self._begin()
-        try:
+        async with self._in_use():
             if command.files:
                 await self._workspace.put(command.files)
             return await self._run(command, limits or self._limits)
-        finally:
-            await self._end()
 
     async def _run(self, command: Command, limits: Limits) -> Result:
         """Raises nothing when `end` ends it: the result says that we did."""
@@ -108,74 +106,37 @@ class Session:
 
     async def read(self, path: str, most_bytes: int = MOST_READ) -> bytes:
         """A plain file of the workspace; no link is followed. Raises `WorkspaceRefusal`."""
-        folder = await self._folder()
-        try:
+        async with self._folder() as folder:
             return await asyncio.to_thread(read_file, folder, path, most_bytes)
-        finally:
-            os.close(folder)
 
     async def write(self, path: str, contents: bytes, mode: int = 0o644) -> None:
         """Replaces a file in one step, folders above it made. Raises `WorkspaceRefusal`."""
-        await self._begin()
-        try:
-            folder = await self._folder()
-            try:
-                await asyncio.to_thread(write_file, folder, path, contents, mode, self._workspace.owner)
-            finally:
-                os.close(folder)
-        finally:
-            await self._end()
+        async with self._in_use(), self._folder() as folder:
+            await asyncio.to_thread(write_file, folder, path, contents, mode, self._workspace.owner)
 
     async def write_all(self, files: Mapping[str, bytes]) -> None:
-        await self._begin()
-        try:
+        async with self._in_use():
             await self._workspace.put(files)
-        finally:
-            await self._end()
 
     async def remove(self, path: str) -> None:
         """One name less. Raises `WorkspaceRefusal`."""
-        await self._begin()
-        try:
-            folder = await self._folder()
-            try:
-                remove_file(folder, path)
-            finally:
-                os.close(folder)
-        finally:
-            await self._end()
+        async with self._in_use(), self._folder() as folder:
+            remove_file(folder, path)
 
     async def packed(self, most_bytes: int) -> bytes:
         """The whole workspace, for `unpack` elsewhere. Raises `WorkspaceRefusal` for one that cannot be carried."""
-        await self._begin()
-        try:
-            folder = await self._folder()
-            try:
-                return await asyncio.to_thread(pack, folder, most_bytes)
-            finally:
-                os.close(folder)
-        finally:
-            await self._end()
+        async with self._in_use(), self._folder() as folder:
+            return await asyncio.to_thread(pack, folder, most_bytes)
 
     async def unpack(self, packed: bytes) -> None:
         """Into a session in which nothing was done yet. Raises `WorkspaceRefusal` where it does not fit."""
-        await self._begin()
-        try:
-            folder = await self._folder()
-            try:
-                await asyncio.to_thread(unpack, folder, packed, self._workspace.owner)
-            finally:
-                os.close(folder)
-        finally:
-            await self._end()
+        async with self._in_use(), self._folder() as folder:
+            await asyncio.to_thread(unpack, folder, packed, self._workspace.owner)
 
     async def listing(self) -> list[Entry]:
         """Every name in the workspace, sorted. Raises `WorkspaceRefusal` where there are too many."""
-        folder = await self._folder()
-        try:
+        async with self._folder() as folder:
             return await asyncio.to_thread(listing, folder)
-        finally:
-            os.close(folder)
 
     async def snapshot(self) -> SnapshotId:
         """What the workspace holds now, kept: tree, contents, modes, times and links. Copies nothing.
@@ -262,21 +223,30 @@ class Session:
         if self._fault is not None:
             raise SandboxFault(f"the session was lost: {self._fault}")
 
-    async def _folder(self) -> int:
+    @contextlib.asynccontextmanager
+    async def _folder(self) -> AsyncIterator[int]:
+        """A descriptor of the workspace. Raises `WorkspaceRefusal`, `SandboxFault`."""
         await self.ready()
         self._usable()
-        return await self._workspace.descriptor()
+        folder = await self._workspace.descriptor()
+        try:
+            yield folder
+        finally:
+            os.close(folder)
 
-    async def _begin(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _in_use(self) -> AsyncIterator[None]:
+        """Waits for a change of layers, and lets none begin meanwhile. Raises `WorkspaceRefusal`, `SandboxFault`."""
         async with self._still:
             await self._still.wait_for(lambda: not self._changing)
             self._usable()
             self._running += 1
-
-    async def _end(self) -> None:
-        async with self._still:
-            self._running -= 1
-            self._still.notify_all()
+        try:
+            yield
+        finally:
+            async with self._still:
+                self._running -= 1
+                self._still.notify_all()
 
     async def _still_first(self) -> None:
         async with self._still:
