@@ -20,25 +20,22 @@ from services.rollout.continuing import Course
 from services.rollout.engines.base import Engine
 from services.rollout.engines.cut import Cut
 from services.rollout.formats.choose import Adapter
-from services.rollout.tools.workspace import with_files
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.episode import End
-from services.rollout.turns.replay import Replay
-from services.rollout.turns.runner import LEASE_GRACE_S, Sessions
+from services.rollout.turns.leasing import Sessions, leased
+from services.rollout.turns.replay import Replay, check_whole
 from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
 from shared.agent_settings import FOLDER
 from shared.contracts import Slot, StopReason, Task, ToolCall
 from shared.domains.agent import AgentProgram
-from shared.domains.tools import ToolRefusal
 from shared.domains.workspace import Keeping, left_behind
-from shared.errors import ContractError, TemperError
+from shared.errors import TemperError
 from shared.sandbox.command import Command
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
 from shared.sandbox.network.proxy import ADDRESS
 from shared.sandbox.outcome import Outcome, Result
-from shared.sandbox.sessions.files import WorkspaceRefusal
 from shared.sandbox.sessions.session import Session
 from shared.telemetry.text import one_line
 
@@ -79,24 +76,15 @@ class AgentRunner:
         name = f"{slot.group_id}/{slot.sample_index}"
         desk = self._desk(task, name, seed, budgets, program)
         files = {**task.files, **program.files}
-        try:
-            lease = self.sessions.lease(with_files(files), budgets.wall_s + LEASE_GRACE_S)
-            async with lease as lent:
-                async with self.turns_of(name):
-                    ran, seconds = await self._run(lent.session, program, task, desk, budgets, cut=cut)
-                given = {path: text for path, text in files.items() if not path.startswith(f"{FOLDER}/")}
-                left = await left_behind(lent.session, given, self.keeping, (FOLDER,))
-        except (WorkspaceRefusal, ToolRefusal) as error:
-            raise ContractError(
-                f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
-            ) from error
+        async with leased(self.sessions, task, files, budgets.wall_s) as lent:
+            async with self.turns_of(name):
+                ran, seconds = await self._run(lent.session, program, task, desk, budgets, cut=cut)
+            given = {path: text for path, text in files.items() if not path.startswith(f"{FOLDER}/")}
+            left = await left_behind(lent.session, given, self.keeping, (FOLDER,))
         if not desk.answered and not cut.asked:
             raise _never_asked(task, program, desk, ran)
         end = _end(program, desk, ran, seconds, {**left, **_told(program, desk, ran)})
-        if task.demonstration and end.stop_reason != "stop":
-            raise ContractError(
-                f"task {task.group_id}: its demonstration through an agent reached the limit {end.stop_reason!r}"
-            )
+        check_whole(task, end.stop_reason, end.turns)
         return end
 
     def _desk(self, task: Task, name: str, seed: int, budgets: Budgets, program: AgentProgram) -> Desk:

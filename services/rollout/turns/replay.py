@@ -18,7 +18,7 @@ from services.rollout.engines.base import Generation, Ids
 from services.rollout.formats.calls import Call, Format
 from services.rollout.formats.hermes import Hermes
 from services.rollout.turns.tokens import Tokens
-from shared.contracts import NOT_SAMPLED, ChatMessage
+from shared.contracts import NOT_SAMPLED, ChatMessage, StopReason, Task
 from shared.errors import ContractError
 
 
@@ -53,6 +53,14 @@ class Replay:
                 f"{max_tokens}: raise max_tokens or limits.context_tokens"
             )
         return Generation(ids, np.zeros(len(ids), dtype=np.float32), ((len(ids), NOT_SAMPLED),), "stop")
+
+
+def check_whole(task: Task, stop: StopReason, turns: int) -> None:
+    """Raises `ContractError` for a demonstration that met a limit before its end."""
+    if task.demonstration and stop != "stop":
+        raise ContractError(
+            f"task {task.group_id}: its demonstration reached the limit {stop!r} after {turns} turns: raise the task's limits"
+        )
 
 
 def _in_form(turn: str, form: Format, group: str) -> str:

@@ -7,10 +7,9 @@ deadline, or cancelled. What an attempt cannot have (a tool, a permission, a fil
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from services.rollout.context.notes import FOLDER, Notes
 from services.rollout.context.retrieve import Retrieve
@@ -23,34 +22,24 @@ from services.rollout.tools.budget import OutputBudget
 from services.rollout.tools.opening import DomainTools, needs_session, open_tools
 from services.rollout.tools.permissions import Permissions
 from services.rollout.tools.toolset import Toolset
-from services.rollout.tools.workspace import WorkspaceTools, with_files
+from services.rollout.tools.workspace import WorkspaceTools
 from services.rollout.turns.budgets import Budgets
 from services.rollout.turns.carrying import Carrying, Remembering
 from services.rollout.turns.episode import End, Episode
+from services.rollout.turns.leasing import Sessions, leased
 from services.rollout.turns.making_room import RoomMaker
-from services.rollout.turns.replay import Replay
+from services.rollout.turns.replay import Replay, check_whole
 from services.rollout.turns.resuming import Resuming
 from services.rollout.turns.sampling import Sampler, Speaks
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Slot, Task, ToolCall
-from shared.domains.tools import Bench, ToolRefusal
+from shared.domains.tools import Bench
 from shared.domains.workspace import Keeping, left_behind
 from shared.domains.workspace_tools import WORKSPACE_TOOLS
 from shared.errors import ContractError
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
-from shared.sandbox.sessions.files import WorkspaceRefusal
 from shared.sandbox.sessions.pool import Lent
-
-LEASE_GRACE_S = 60.0
-"""Over the attempt's own wall time, which ends first: the lease is for attempts that we have lost."""
-
-
-class Sessions(Protocol):
-    """Who lends sessions: `SessionPool`, or `Places`."""
-
-    def lease(self, files: Mapping[str, bytes], seconds: float) -> AbstractAsyncContextManager[Lent]: ...
-
 
 DomainOf = Callable[[str], object | None]
 """By name; None for a domain without tools of its own."""
@@ -99,11 +88,7 @@ class Runner:
             elif lent is not None:
                 left = await left_behind(lent.session, task.files, self.keeping, (FOLDER,))
                 end = replace(end, artifacts=left)
-        if task.demonstration and end.stop_reason != "stop":
-            raise ContractError(
-                f"task {task.group_id}: its demonstration reached the limit {end.stop_reason!r} after {end.turns} turns: "
-                "raise the task's limits"
-            )
+        check_whole(task, end.stop_reason, end.turns)
         return end
 
     def _episode(
@@ -196,14 +181,7 @@ class Runner:
         kept = course.before.workspace if course.before else None
         if kept is not None and self.carrying is None:
             raise OtherContextError("its workspace is in a store, and this process has none")
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                files = with_files(task.files) if kept is None else {}
-                lent = await stack.enter_async_context(self.sessions.lease(files, wall_s + LEASE_GRACE_S))
-            except (WorkspaceRefusal, ToolRefusal) as error:
-                raise ContractError(
-                    f"task {task.group_id}: its files cannot be put into a sandbox: {error}"
-                ) from error
+        async with leased(self.sessions, task, task.files if kept is None else {}, wall_s) as lent:
             if kept is not None and self.carrying is not None:
                 await self.carrying.put_back(lent.session, kept)
             yield lent

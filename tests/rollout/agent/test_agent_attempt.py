@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from services.rollout.agent.attempt import AgentFault, AgentRunner
+from services.rollout.agent.desk import MOST_REFUSED
 from services.rollout.agent.endpoint import Endpoint
 from services.rollout.chat import ChatCodec
 from services.rollout.engines.base import GenerationFault
@@ -173,7 +175,9 @@ def test_a_program_that_asks_for_ever_meets_its_turns(tiny_tokenizer: Any) -> No
 def test_a_program_that_floods_with_garbage_is_ended(tiny_tokenizer: Any) -> None:
     end = attempt_of(tiny_tokenizer, programs.FLOODING, ["yes"])
     assert (end.stop_reason, end.turns, end.final_answer) == ("calls", 1, "yes")
-    assert "1 requests answered, 6" in end.artifacts["agent"]
+    told = re.search(r"; 1 requests answered, (\d+) refused", end.artifacts["agent"])
+    # It may get in some more before it is ended: how many depends on the machine.
+    assert told and int(told[1]) > MOST_REFUSED
     assert "the last: messages is 'garbage': it must be a list" in end.artifacts["agent"]
 
 
