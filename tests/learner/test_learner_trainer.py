@@ -9,10 +9,11 @@ import pytest
 from learner_builders import RUN, reward, trajectory
 from learner_models import small_policy
 
+from services.learner.course import MAX_REFUSALS
 from services.learner.gradient import NonFiniteStepError
 from services.learner.intake.join import Arrival
 from services.learner.intake.offsets import Place
-from services.learner.trainer import MAX_REFUSALS, Trainer
+from services.learner.trainer import Trainer
 from shared.errors import TemperError
 from shared.settings import parse_settings
 from shared.storage import ObjectStore
