@@ -124,6 +124,13 @@ def overlay(store: str, lower: str, upper: str, target: str) -> None:
         os.chdir("/")
 
 
+def room(path: str, size: int, inodes: int, spare: int) -> None:
+    """A tmpfs of `inodes` names, or of as many as are in use and `spare`; what its user filled it with stays."""
+    now = os.statvfs(path)
+    most = max(inodes, now.f_files - now.f_ffree + spare)
+    mount("temper-session", path, "tmpfs", MS_REMOUNT, f"size={size},nr_inodes={most}")
+
+
 def make_like(path: str, model: str) -> None:
     """A folder with the mode, owner and times of another."""
     found = Path(model).stat()
@@ -167,6 +174,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "link": os.symlink,
     "remove": shutil.rmtree,
     "overlay": overlay,
+    "room": room,
     "like": make_like,
     "settle": settle,
     "discard": discard,

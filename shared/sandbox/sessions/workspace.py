@@ -20,6 +20,9 @@ Finish = Coroutine[Any, Any, None]
 """The mounting that a change of layers still needs; awaited once."""
 _OVERHEAD_INODES = 4096
 """Of the layers themselves: work folders, whiteouts."""
+_SPARE_INODES = 64
+"""Free before a layer is mounted, which takes eight: who fills the workspace must not be able to break its next snapshot
+or rolling back, which would be a fault of ours to hide behind."""
 
 
 class Store:
@@ -28,6 +31,7 @@ class Store:
     def __init__(self, keeper: KeeperClient, name: str, owner: int, limits: Limits) -> None:
         self._keeper = keeper
         self._limits = limits
+        self._inodes = limits.inodes + _OVERHEAD_INODES
         self._count = 0
         self.layers = Layers()
         self.owner = owner
@@ -39,15 +43,19 @@ class Store:
 
     async def open(self) -> Workspace:
         """The tmpfs, and a first empty workspace in it."""
-        size = (
-            f"size={self._limits.disk_mb * MIB},nr_inodes={self._limits.inodes + _OVERHEAD_INODES},mode=0711"
-        )
         name = self.name()
         mounted = self.layers.open(name)
         base, upper = mounted.lower[0], mounted.upper
         await self._keeper.do(
             ("folder", self.path, 0o711, 0),
-            ("mount", "temper-session", self.path, "tmpfs", 0, size),
+            (
+                "mount",
+                "temper-session",
+                self.path,
+                "tmpfs",
+                0,
+                f"size={self._limits.disk_mb * MIB},nr_inodes={self._inodes},mode=0711",
+            ),
             ("folder", f"{self.path}/w", 0o700, 0),
             ("folder", f"{self.path}/{base}", 0o755, self.owner),
             ("folder", f"{self.path}/{upper}", 0o755, self.owner),
@@ -58,7 +66,7 @@ class Store:
     async def change(self, workspace: str, mounted: Mounted, *, settle: str = "") -> None:
         """Puts `mounted` where the workspace is. `settle`: the layer that is being frozen."""
         place = f"{self.path}/m{workspace}"
-        steps: list[Step] = []
+        steps: list[Step] = [self._roomier()]
         if settle:
             steps.append(("settle", place, f"{self.path}/w/{settle}/index"))
         steps.append(("unmount", place))
@@ -74,6 +82,7 @@ class Store:
     async def mount(self, workspace: str, mounted: Mounted) -> None:
         """A fork's first mount."""
         await self._keeper.do(
+            self._roomier(),
             ("like", f"{self.path}/{mounted.upper}", f"{self.path}/{mounted.lower[0]}"),
             *self._mount_steps(workspace, mounted),
         )
@@ -88,13 +97,16 @@ class Store:
     async def close(self, workspace: str) -> bool:
         """True when it was the last of its family: the tmpfs is then gone with all layers."""
         was = self.layers.mounted(workspace)
-        await self._keeper.do(("unmount", f"{self.path}/m{workspace}"))
-        self.layers.close(workspace)
-        if not self.layers.empty:
-            await self.sweep(was)
-            return False
-        await self._keeper.do(("unmount", self.path), ("remove", self.path))
-        return True
+        try:
+            await self._keeper.do(("unmount", f"{self.path}/m{workspace}"))
+        finally:  # the memory goes with the tmpfs, whatever became of the place
+            self.layers.close(workspace)
+            if self.layers.empty:
+                await self._keeper.do(("unmount", self.path), ("remove", self.path))
+        if self.layers.empty:
+            return True
+        await self.sweep(was)
+        return False
 
     async def descriptor(self, workspace: str) -> int:
         """Of the mounted workspace; the caller closes it."""
@@ -107,6 +119,9 @@ class Store:
             ("folder", place, 0o755, 0),
             ("overlay", self.path, ":".join(mounted.lower), mounted.upper, place),
         ]
+
+    def _roomier(self) -> Step:
+        return ("room", self.path, self._limits.disk_mb * MIB, self._inodes, _SPARE_INODES)
 
     def name(self) -> str:
         self._count += 1

@@ -201,3 +201,28 @@ def test_many_snapshots_reach_a_limit_that_is_said() -> None:
             assert await session.read("f") == b"399"
 
     within(test)
+
+
+FILL = "import os\nnumber = 0\ntry:\n    while True:\n        os.mkdir(f'd{number}')\n        number += 1\nexcept OSError:\n    print(number)\n"
+
+
+def test_a_workspace_that_was_filled_to_the_last_name_is_kept_and_brought_back() -> None:
+    """A snapshot that fails would be a fault of ours, and whoever likes could cause it."""
+
+    async def test(sandbox: Sandbox) -> None:
+        limits = Limits(inodes=100)
+        fill = Command(("python3", "-c", FILL))
+        async with await sandbox.session({"given.txt": b"given"}, limits) as session:
+            clean = await session.snapshot()
+            for _ in range(3):
+                filled = await session.exec(fill)
+                assert int(filled.stdout) > 0
+                full = await session.snapshot()
+                assert (await session.exec(sh("test -d d0"))).ok
+                async with await session.fork(full) as other:
+                    assert (await other.exec(sh("test -d d0; rmdir d0"))).ok
+                await session.roll_back(clean)
+                assert [entry.path for entry in await session.listing()] == ["given.txt"]
+                await session.forget(full)
+
+    within(test)
