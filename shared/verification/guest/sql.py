@@ -5,7 +5,8 @@ Work is counted in steps of SQLite's virtual machine, so a budget is the same on
 for texts and patterns are short and a format says no width of millions.
 
 Frame in: `T` (setup script, database image or None, query, steps, rows). Frame out: `F` (outcome, column names, rows, events).
-Outcomes: `rows`, `error` (the name of what SQLite raised), `denied`, `budget`, `too_many`, `setup`.
+Outcomes: `rows`, `error` (the name of what SQLite raised), `denied`, `budget`, `too_many`, `setup`,
+`nothing` (no statement).
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ def _rows(
         if watch.events & {"denied", "attached"}:
             return [], [], "denied"
         return [type(error).__name__], [], "error"
-    names = [str(column[0]) for column in cursor.description or ()]
+    if cursor.description is None:
+        return [], [], "nothing"
+    names = [str(column[0]) for column in cursor.description]
     return names, rows, "too_many" if len(rows) > most else "rows"
 
 

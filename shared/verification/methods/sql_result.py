@@ -117,7 +117,7 @@ async def _compared(sandbox: Sandbox, request: SqlResult, found: _Table, limits:
         columns, expected = wanted.columns, wanted.rows
     if options.column_names and [c.lower() for c in columns] != [c.lower() for c in found.columns]:
         return Judgement.failed("the columns have other names")
-    width = len(expected[0]) if expected else len(found.columns)
+    width = len(expected[0]) if expected else len(columns or found.columns)
     if len(found.columns) != width:
         return Judgement.failed(f"the result has {len(found.columns)} columns, which is a wrong number")
     if same_rows(options.rows, expected, found.rows, options.tolerance):
@@ -142,6 +142,8 @@ def _not_rows(found: _Table, options: SqlOptions) -> Judgement | None:
             return None
         case "error":
             return Judgement.failed(f"the query raised {found.columns[0] if found.columns else 'an error'}")
+        case "nothing":
+            return Judgement.failed("the query asks for nothing")
         case "denied":
             return Judgement.failed("the query does more than read tables")
         case "budget":
