@@ -59,7 +59,7 @@ class CheckpointStore(CheckpointFolders):
     def write_weights(
         self, step: int, tensors: Mapping[str, Tensor], adapter: AdapterInfo | None = None
     ) -> WeightsRef:
-        """The first file of a checkpoint, and what announces it. `adapter`: what the tensors are of, where they are no
+        """The file that is served, and what announces it. `adapter`: what the tensors are of, where they are no
         whole weights. Raises `StorageError`."""
         metadata = {} if adapter is None else adapter.to_metadata()
         key = f"{self.folder(step)}/{WEIGHTS}"
@@ -75,8 +75,8 @@ class CheckpointStore(CheckpointFolders):
     def write_optimizer(
         self, step: int, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None = None
     ) -> dict[str, StoredFile]:
-        """The second part, by every rank of `group` its own; rank 0 is told the files when all have written. Raises
-        as `save_sharded`."""
+        """By every rank of `group` its own part; rank 0 is told the files when all have written. Raises as
+        `save_sharded`, and `StorageError` where another rank's file is not there."""
         files = save_sharded(self.store, self.folder(step), OPTIMIZER, tensors, group)
         for name in files:
             if not self.store.exists(f"{self.folder(step)}/{name}"):
