@@ -79,6 +79,7 @@ lint: .venv/dev
 test: .venv/dev models/tiny/config.json
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# Figures that need vLLM (make .venv/vllm) or TRL (make bench-trl) are named and not run where it is not there.
 bench: .venv/dev models/tiny/config.json runs/demo/summary.json
 	$(BIN)/python -m benchmarks
 

@@ -21,6 +21,7 @@ from benchmarks import (
     memory,
     publishing,
     sandbox,
+    serving,
     turns,
 )
 from benchmarks.curves import measure as curves
@@ -72,6 +73,7 @@ def main() -> int:
         memory.measure(TINY),
         publishing.measure(SMALL),
         checkpoints.measure(SMALL),
+        serving.measure(SMALL),
         sandbox.measure(),
         learner_step.measure(SMALL),
         demo(),

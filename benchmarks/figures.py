@@ -57,7 +57,7 @@ def service(name: str, config: Path, log: Path, **environment: str) -> Iterator[
 def resident_mib(pid: int) -> float:
     """Proportional set size of a process and its children, MiB (`smaps_rollup`, Linux)."""
     total = 0
-    for member in [pid, *_children(pid)]:
+    for member in [pid, *children(pid)]:
         try:
             lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
         except OSError:
@@ -66,9 +66,9 @@ def resident_mib(pid: int) -> float:
     return total / 1024
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in path.read_text().split():
-            found += [int(child), *_children(int(child))]
+            found += [int(child), *children(int(child))]
     return found

@@ -11,8 +11,6 @@ Log-probabilities are vLLM's `raw_logprobs`: of the sampled token, before temper
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -61,10 +59,13 @@ class VllmEngine:
         self._places = asyncio.Semaphore(self._max_batch)
         self._going = asyncio.Event()
         """Attested and not paused: new requests may start."""
-        self._scratch = Path(tempfile.mkdtemp(prefix="temper-vllm-"))
         self._label = ""
         self._version = -1
         self._paused = False
+        self._silent_since = 0.0
+        """vLLM schedules nothing since then; 0 while it does."""
+        self.silent_seconds = 0.0
+        """Since the start, in which it scheduled nothing: what changes of policy take from those who are sampling."""
         self._death = ""
         self._calls = Calls()
         self._legs: set[str] = set()
@@ -99,12 +100,12 @@ class VllmEngine:
     async def pause(self) -> None:
         self._paused = True
         self._going.clear()
-        await self._call(self._llm.pause_generation(mode="keep", clear_cache=False))
+        await self._call(self._silence())
 
     async def resume(self) -> None:
         self._paused = False
         if self._version >= 0:
-            await self._call(self._llm.resume_generation())
+            await self._call(self._go_on())
             self._going.set()
 
     async def load_policy(self, weights: Path, version: int, canary: Canary | None) -> None:
@@ -138,7 +139,6 @@ class VllmEngine:
     def close(self) -> None:
         if self._calls.close():
             self._llm.shutdown()
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _call(self, work: Coroutine[Any, Any, R]) -> R:
         """What `close` can end, and whose failure is told from the engine's death."""
@@ -222,12 +222,11 @@ class VllmEngine:
     async def _load(self, weights: Path, version: int, canary: Canary | None) -> None:
         self._version = -1
         self._going.clear()
-        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        await self._silence()
         await asyncio.to_thread(self._shapes.check, weights)
         label = self._labels.new(version)
         try:
-            folder = await asyncio.to_thread(self._folder_of, weights, label)
-            await self._llm.collective_rpc("take_weights", kwargs={"folder": str(folder)})
+            await self._llm.collective_rpc("take_weights", kwargs={"file": str(weights.absolute())})
             await self._llm.update_weight_version(label)
             self._label = label
             if canary is not None:
@@ -239,30 +238,35 @@ class VllmEngine:
         self._labels.proven(label, version)
         self._version = version
         if not self._paused:
-            await self._llm.resume_generation()
+            await self._go_on()
             self._going.set()
 
     async def _prove(self, canary: Canary, version: int) -> None:
         """It runs meanwhile: what was running goes on, and does not count yet."""
-        await self._llm.resume_generation()
+        await self._go_on()
         check_canary(canary, await self._score(canary.token_ids, canary.lengths), version)
         if self._paused:
-            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            await self._silence()
 
     async def _stop_production(self) -> None:
         """Legs end with what they have; each goes on as another once weights are attested."""
         if self._llm.errored:
             return
-        await self._llm.pause_generation(mode="keep", clear_cache=False)
+        await self._silence()
         await self._llm.abort(list(self._legs))
 
-    def _folder_of(self, weights: Path, label: str) -> Path:
-        """vLLM reads folders of `*.safetensors`: one that holds a link to the file, whatever it is called."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        folder = self._scratch / label.replace("/", "-")
-        folder.mkdir(parents=True)
-        (folder / "model.safetensors").symlink_to(weights.absolute())
-        return folder
+    async def _silence(self) -> None:
+        """vLLM finishes its step and schedules no other; what runs keeps its keys."""
+        if not self._silent_since:
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            self._silent_since = time.monotonic()
+
+    async def _go_on(self) -> None:
+        # Forgotten first: where this is cancelled on the way, the next silence is asked for again.
+        since, self._silent_since = self._silent_since, 0.0
+        await self._llm.resume_generation()
+        if since:
+            self.silent_seconds += time.monotonic() - since
 
     async def _score(self, token_ids: Ids, lengths: Ids) -> Logprobs:
         parts = np.split(token_ids, np.cumsum(lengths)[:-1])

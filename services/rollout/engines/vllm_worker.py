@@ -16,14 +16,17 @@ EXTENSION = f"{__name__}.TakesWeights"
 class TakesWeights:
     """Mixed into vLLM's worker class. vLLM refuses names that the worker has already."""
 
-    def take_weights(self: Any, folder: str) -> None:
-        """Reads `folder`'s safetensors into the model that runs, between two of its steps."""
+    def take_weights(self: Any, file: str) -> None:
+        """Reads a safetensors file into the model that runs, between two of its steps."""
+        from safetensors import safe_open
         from vllm.model_executor.layers.vocab_parallel_embedding import (
             ParallelLMHead,
             UnquantizedEmbeddingMethod,
         )
 
-        self.reload_weights(weights_path=folder)
+        with safe_open(file, framework="pt") as tensors:
+            names = sorted(tensors.keys())  # a layer's tensors together: it is packed when its last has come
+            self.reload_weights(weights_iterator=((name, tensors.get_tensor(name)) for name in names))
         for layer in self.get_model().modules():
             # On an accelerator this does nothing; a quantized head has tensors of its own, and was processed.
             if isinstance(layer, ParallelLMHead) and isinstance(
