@@ -63,6 +63,6 @@ class Flag(StrEnum):
     HIDDEN_CODE = "hidden_code"
     """It runs code that cannot be read in its source (decoded, decompressed)."""
     CHECKER_EXHAUSTED = "checker_exhausted"
-    """What it returned used up the checker's own limits."""
+    """What it returned, or asked a function of the test for, used up the checker's own limits."""
     LIMIT_REACHED = "limit_reached"
     """It reached a limit of its jail. On its own this is no tampering."""

@@ -21,6 +21,8 @@ from shared.verification.guest.kinds import Foreign, Malformed, built, handle_ki
 
 MAX_BYTES = 7 << 20
 """Of one encoded value; a tester must hold it decoded, some ten times larger, in its own limits."""
+TOO_MUCH = f"over {MAX_BYTES >> 20} MiB of data"
+"""What `TooLarge` says, to whoever is at the other end too."""
 _FAST = frozenset((int, float, str, bool, type(None)))
 _FAST_LEAST = 8
 
@@ -62,7 +64,7 @@ class Encoder:
             else:
                 stack.pop()
                 if len(self._out) > MAX_BYTES:
-                    raise TooLarge(f"over {MAX_BYTES >> 20} MiB of data")
+                    raise TooLarge(TOO_MUCH)
         return bytes(self._out)
 
     def _write(self, value: Any) -> Any:
@@ -73,7 +75,7 @@ class Encoder:
             writer(self._out, value)
             return None
         if len(self._out) > MAX_BYTES:
-            raise TooLarge(f"over {MAX_BYTES >> 20} MiB of data")
+            raise TooLarge(TOO_MUCH)
         reference = self._memo.get(id(value))
         if reference is not None:
             self._out += b"r"

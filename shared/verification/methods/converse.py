@@ -25,7 +25,7 @@ from shared.sandbox.sandbox import Sandbox
 from shared.verification.detectors.flags import Flag
 from shared.verification.detectors.runtime import flags_of_events
 from shared.verification.faults import CheckTimedOut
-from shared.verification.guest.codec import Decoder, Encoder, TooLarge
+from shared.verification.guest.codec import TOO_MUCH, Decoder, Encoder, TooLarge
 from shared.verification.guest.kinds import Foreign, Malformed
 from shared.verification.judgement import Judgement
 from shared.verification.methods.base import MAX_READ_BYTES, ended_early, flags_of_result, limit_words
@@ -152,7 +152,7 @@ class _Relay:
             if kind == _FINISHED:
                 return self._finished(frame[1:])
             if kind not in (_CALL, _REPLY, _RAISED):
-                return self._tester_gave_up(kind)
+                return self._tester_gave_up(kind, frame[1:])
             await self._candidate.send(frame)
             kind, payload = await self._from_candidate()
             if kind in (_CALL, _REPLY, _RAISED):
@@ -223,8 +223,12 @@ class _Relay:
             raise SandboxFault("a tester ended with a report that is not of this check")
         return Finished(str(outcome), int(line), str(told), int(calls), bool(changed))
 
-    def _tester_gave_up(self, kind: bytes) -> Judgement:
-        """A callback of the test gave what may not travel, or left: the test is not made for this."""
+    def _tester_gave_up(self, kind: bytes, word: bytes) -> Judgement:
+        """A callback of the test gave what may not travel, or left: the test is not made for this. But how much it gives
+        is what the candidate asked it for."""
+        if kind == _FOREIGN and word.startswith(TOO_MUCH.encode()):
+            judged = Judgement.failed("the candidate asked a function of the test for more than can be sent")
+            return judged.flagged([Flag.CHECKER_EXHAUSTED])
         if kind in (_FOREIGN, _LEFT):
             return Judgement.unverifiable("the test hands the candidate what is no plain data: mend the test")
         raise SandboxFault(f"a tester sent a frame of kind {kind!r}, which does not exist")

@@ -145,6 +145,13 @@ def test_an_answer_that_a_test_stumbles_over_is_a_failure(bench: Bench, name: st
         assert (found.verdict, found.reward) == ("failed", 0.0), found
 
 
+def test_a_function_of_the_test_that_is_asked_for_too_much_is_no_mistake_of_the_test(bench: Bench) -> None:
+    test = "def check(candidate):\n    assert candidate(lambda n: 'x' * n) == 'xxx'\n"
+    assert judged(bench, "def f(g):\n    return g(3)\n", test) == Judgement.passed()
+    found = judged(bench, "def f(g):\n    return g(10 ** 7)\n", test)
+    assert (found.verdict, found.reward, found.flags) == ("failed", 0.0, ("checker_exhausted",)), found
+
+
 def test_a_name_that_a_property_lacks_is_nobodys_failure(bench: Bench) -> None:
     source = "def holds(inputs, output):\n    return halper(output)\n"
     for more in ({"output": 1}, {"candidate": "def f(x): return 1", "entry_point": "f"}):
