@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchmarks.figures import figure
@@ -13,30 +13,37 @@ from benchmarks.serving.rig import BATCH, SAMPLES, Rig
 from services.rollout.seeds import sample_seed
 from shared.contracts import Task
 
+Side = Callable[[Rig, Sequence[Task]], Awaitable[int]]
 MAX_TOKENS = 64
 TASKS = BATCH // SAMPLES
 
 
 async def compare(rig: Rig, rounds: int) -> dict[str, Any]:
-    """The two sides in turns on the same prompts; the first round warms both up."""
-    taken: dict[str, list[dict[str, float]]] = {"bare": [], "service": []}
+    """The sides in turns on the same prompts; the first round warms them up."""
+    sides: dict[str, Side] = {
+        "bare": bare,
+        "bare_with_logprobs": bare_with_logprobs,
+        "service": through_the_service,
+    }
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for round_ in range(rounds + 1):
         batch = [rig.task(round_ * TASKS + number, MAX_TOKENS) for number in range(TASKS)]
         for name in sorted(taken, reverse=bool(round_ % 2)):
-            side = bare if name == "bare" else through_the_service
             before, began = rig.cpu_seconds(), time.perf_counter()
-            tokens = await side(rig, batch)
+            tokens = await sides[name](rig, batch)
             seconds, after = time.perf_counter() - began, rig.cpu_seconds()
             cpu = {f"{part}_cpu": (after[part] - before[part]) / tokens for part in after}
             if round_:
                 taken[name].append({"rate": tokens / seconds, **cpu})
-    ratios = [ours["rate"] / theirs["rate"] for ours, theirs in zip(*_both(taken), strict=True)]
+    ratios, exact = ([_ratio(taken, name, n) for n in range(rounds)] for name in list(sides)[:2])
     return figure(
         "serving.tokens_to_bare_vllm",
         round(statistics.median(ratios), 3),
         "of bare vLLM's tokens/s",
         aim=0.95,
         ratios=[round(ratio, 3) for ratio in ratios],
+        to_bare_with_logprobs=round(statistics.median(exact), 3),
+        ratios_with_logprobs=[round(ratio, 3) for ratio in exact],
         **{f"{name}_tokens_per_s": round(_median(rows, "rate"), 1) for name, rows in taken.items()},
         **{
             f"{name}_{part}_ms_per_token": round(_median(rows, part) * 1000, 3)
@@ -58,7 +65,12 @@ async def through_the_service(rig: Rig, tasks: Sequence[Task]) -> int:
     return sum(one.sampled_tokens() for one in made)
 
 
-async def bare(rig: Rig, tasks: Sequence[Task]) -> int:
+async def bare_with_logprobs(rig: Rig, tasks: Sequence[Task]) -> int:
+    """As `bare`, with what every trainer needs: the log-probability of each sampled token."""
+    return await bare(rig, tasks, logprobs=0)
+
+
+async def bare(rig: Rig, tasks: Sequence[Task], logprobs: int | None = None) -> int:
     """Tokens sampled by AsyncLLM alone, with the seeds that the service would give."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -70,20 +82,24 @@ async def bare(rig: Rig, tasks: Sequence[Task]) -> int:
             stop_token_ids=sorted(rig.codec.stop_ids),
             ignore_eos=True,
             detokenize=False,
+            logprobs=logprobs,
             seed=sample_seed(rig.settings.run.seed, task.group_id, number, task.attempt, 0) % (1 << 63),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        prompt = {"prompt_token_ids": rig.codec.prompt(task.messages).ids.tolist(), "cache_salt": "bare"}
+        prompt = {
+            "prompt_token_ids": rig.codec.prompt(task.messages).ids.tolist(),
+            "cache_salt": f"bare {logprobs}",
+        }
         count = 0
-        async for output in rig.llm.generate(prompt, parameters, f"bare {task.group_id} {number}"):
+        async for output in rig.llm.generate(prompt, parameters, f"bare {logprobs} {task.group_id} {number}"):
             count = len(output.outputs[0].token_ids)
         return count
 
     return sum(await asyncio.gather(*(one(number, task) for task in tasks for number in range(SAMPLES))))
 
 
-def _both(taken: dict[str, list[dict[str, float]]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    return taken["service"], taken["bare"]
+def _ratio(taken: dict[str, list[dict[str, float]]], other: str, round_: int) -> float:
+    return taken["service"][round_]["rate"] / taken[other][round_]["rate"]
 
 
 def _median(rows: Sequence[dict[str, float]], name: str) -> float:
