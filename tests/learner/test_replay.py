@@ -17,12 +17,13 @@ from services.learner.objectives.presets import preset
 from services.learner.replay.batches import recorded_batch
 from shared.contracts import GroupFate, Step
 from shared.errors import ConfigError, DataError, StorageError
-from shared.settings import load_settings
+from shared.settings import Settings, load_settings
 from temper.__main__ import app
 from temper.up.resolved import resolve, to_toml
 from tests.brokers import Broker, settings_for
 
 KL = {"preset": "grpo", "overrides": {"kl_coefficient": 0.1, "kl_target": 0.01, "kl_horizon": 100}}
+LEARNER = {"micro_batch_tokens": 16, "keep_checkpoints": 4, "threads": 1}
 STAGES = [
     {"kind": "sft", "steps": 2, "groups_per_step": 2, "learning_rate": 1e-2},
     {"kind": "rl", "steps": 3, "groups_per_step": 2, "group_size": 2, "learning_rate": 1e-2, "objective": KL},
@@ -52,21 +53,27 @@ async def learn(world: World, timeout_s: float = 20.0) -> None:
     await world.until(lambda seen: 5 in steps(seen), "the rl stage", timeout_s)
 
 
-@pytest.fixture(scope="module")
-def run(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has learnt, and whose broker answers."""
-    place = tmp_path_factory.mktemp("recorded")
+def settings_of(broker: Broker, place: Path, **learner: Any) -> Settings:
+    """Of a run in `place`, as `temper up` would have written them down."""
     small_policy().model.save_pretrained(str(place / "model"))
     settings = settings_for(
         broker,
         place,
         stages=STAGES,
         scheduler={"max_lag": 2},
-        learner={"micro_batch_tokens": 16, "keep_checkpoints": 4, "threads": 1},
+        learner={**LEARNER, **learner},
         model={"path": str(place / "model")},
     )
     settings.run_folder.mkdir(parents=True, exist_ok=True)
     (settings.run_folder / "run.toml").write_text(to_toml(resolve(settings)))
+    return settings
+
+
+@pytest.fixture(scope="module")
+def run(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has learnt, and whose broker answers."""
+    place = tmp_path_factory.mktemp("recorded")
+    settings = settings_of(broker, place)
     asyncio.run(with_learner(settings, learn))
     return settings.run_folder
 

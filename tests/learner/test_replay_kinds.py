@@ -12,34 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learner_models import small_policy
 from learner_world import World, with_learner
-from test_replay import STAGES, learn, replay, told
+from test_replay import learn, replay, settings_of, told
 
 from services.learner.checkpoint_folders import CheckpointFolders
 from shared.settings import Settings, load_settings, parse_settings
 from shared.storage import ObjectStore
-from temper.up.resolved import resolve, to_toml
-from tests.brokers import Broker, free_port_pair, settings_for
+from tests.brokers import Broker, free_port_pair
 
-LEARNER = {"micro_batch_tokens": 16, "keep_checkpoints": 4, "threads": 1}
 ADAPTERS = {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj", "down_proj"]}}
 TWO = {"processes": 2, "parallel": {"shard": True}}
-
-
-def settings_of(broker: Broker, place: Path, **learner: Any) -> Settings:
-    small_policy().model.save_pretrained(str(place / "model"))
-    settings = settings_for(
-        broker,
-        place,
-        stages=STAGES,
-        scheduler={"max_lag": 2},
-        learner={**LEARNER, **learner},
-        model={"path": str(place / "model")},
-    )
-    settings.run_folder.mkdir(parents=True, exist_ok=True)
-    (settings.run_folder / "run.toml").write_text(to_toml(resolve(settings)))
-    return settings
 
 
 def test_adapters_come_out_to_the_bit_and_learn_otherwise(broker: Broker, tmp_path: Path) -> None:

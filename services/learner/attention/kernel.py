@@ -12,17 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.learner.attention.registry import register
+
 ATTENTION = "temper_blocks"
 """The name under which a model is told to use `attention`."""
 
 
 def use_in(model: Any) -> Callable[[], None]:
     """Tells the model to attend so; the call that takes it back."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    register(ATTENTION, attention)
     before = model.config._attn_implementation
     model.set_attn_implementation(ATTENTION)
     return lambda: model.set_attn_implementation(before)

@@ -138,15 +138,6 @@ def attention(
     return attended.transpose(1, 2).contiguous(), None
 
 
-def register() -> None:
-    """Makes `ATTENTION` known to transformers; masks are made as for SDPA where there is no `spread`."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-
-
 def _counted_on(positions: Tensor, more: int) -> Tensor:
     """[b, t + more]: padding goes on counting."""
     if not more:

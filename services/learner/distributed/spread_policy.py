@@ -18,8 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from services.learner.adapters.lora import Adapters
 from services.learner.attention.kernel import ATTENTION as BY_BLOCKS
 from services.learner.attention.kernel import nobodys_mask
+from services.learner.attention.registry import register
 from services.learner.collate import MicroBatch
-from services.learner.distributed.context import ATTENTION, Context, Spread, register
+from services.learner.distributed.context import ATTENTION, Context, Spread, attention
 from services.learner.model import PolicyModel, Reference
 from shared.errors import ConfigError
 from shared.settings import ParallelSettings
@@ -219,7 +220,7 @@ def _use_attention(model: Any) -> None:
             f"learner.parallel.context: model type {model.config.model_type!r} has layers that see {window} tokens "
             "alone: its sequences cannot be spread; set context to 1"
         )
-    register()
+    register(ATTENTION, attention)
     model.set_attn_implementation(ATTENTION)
 
 
