@@ -98,10 +98,11 @@ async def change(rig: Rig, policy: Policy, old: Path) -> Change:
 
 
 def figures(settings: Settings, changes: Sequence[Change]) -> Iterator[dict[str, Any]]:
-    """`pause` is how long vLLM stood still; `until_proven_s`, from the hold to the proof, is what the service measures:
-    vLLM samples again while it proves, and what it samples counts once the canary holds. A trajectory's spans are wrong where it names another policy than the two, or tokens of the old
-    policy's span have not that policy's log-probabilities in the learner's own pass; where the change was seen, so many
-    of the first tokens after it have others."""
+    """`pause` is how long vLLM stood still; `until_proven_s`, from the hold to the proof, is what the service
+    measures: vLLM samples again while it proves, and what it samples counts once the canary holds. A trajectory's
+    spans are wrong where it names another policy than the two, or tokens of the old policy's span have not that
+    policy's log-probabilities in the learner's own pass; where the change was seen, so many of the first tokens after
+    it have others."""
     pauses = [one.silent_s for one in changes]
     yield figure(
         "serving.pause",
