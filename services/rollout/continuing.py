@@ -92,6 +92,8 @@ class Course:
     """Of tools that are not to run again."""
     workspace: WorkspaceRef | None = None
     """As they left it."""
+    before_calls: str | None = None
+    """The snapshot of a sandbox that the tools that run now began from, while they do."""
 
     @property
     def hops(self) -> int:

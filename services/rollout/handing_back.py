@@ -27,20 +27,28 @@ class HandingBack:
     def __init__(self, resend: Resend) -> None:
         self._resend = resend
         self._open: set[Cut] = set()
+        self._leaving = False
         self.count = 0
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[Cut]:
         """Of the attempts of one task, for as long as they run."""
         cut = Cut()
+        cut.near = self._leaving
         self._open.add(cut)
         try:
             yield cut
         finally:
             self._open.discard(cut)
 
+    def at_a_publish(self) -> None:
+        """Whatever runs now is to be handed back: answers at once, tools when they are through, since this process
+        stays."""
+        for cut in self._open:
+            cut.ask("hand_back", grace_s=None)
+
     def ask(self) -> None:
-        """Whatever runs now is to be handed back."""
+        """Whatever runs now is to be handed back: this process ends."""
         for cut in self._open:
             cut.ask("hand_back")
 
@@ -62,6 +70,9 @@ class HandingBack:
     async def at_the_end(self, stop: asyncio.Event, after_s: float) -> None:
         """Asks `after_s` after `stop`; never returns."""
         await stop.wait()
+        self._leaving = True
+        for cut in self._open:
+            cut.near = True
         await asyncio.sleep(after_s)
         self.ask()
         await asyncio.Event().wait()

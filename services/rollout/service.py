@@ -58,7 +58,7 @@ class RolloutService:
         self._follower = PolicyFollower(settings, engine, frame.producer)
         self._handing_back = None if settings.rollout.hand_back == "never" else HandingBack(self._resend)
         if self._handing_back and settings.rollout.hand_back == "publish" and isinstance(engine, GatedEngine):
-            engine.before_hold = self._handing_back.ask
+            engine.before_hold = self._handing_back.at_a_publish
         self._drain_s = settings.bus.drain_s
         self._stop = asyncio.Event()
         self._single_turn = SingleTurn(

@@ -20,7 +20,7 @@ from services.rollout import episodes
 from services.rollout.chat import ChatCodec, Prompt
 from services.rollout.continuing import Course, OtherContextError, joined, rest_of
 from services.rollout.engines.base import NOTHING, Engine, GenerateRequest, Generation
-from services.rollout.engines.cut import Cut, unless_cut
+from services.rollout.engines.cut import GRACE_S, Cut, unless_cut
 from services.rollout.enough import Enough
 from services.rollout.handing_back import HandingBack
 from services.rollout.seeds import sample_seed
@@ -155,7 +155,7 @@ class SingleTurn:
         )
         try:
             async with asyncio.timeout(min(task.limits.wall_seconds, _remaining_s(task))):
-                made = await unless_cut(cut, self.engine.generate(request)) or NOTHING
+                made = await unless_cut(cut, self.engine.generate(request), GRACE_S) or NOTHING
         except TimeoutError as error:
             raise _ExpiredError(f"sample {slot.sample_index} was done") from error
         made = made if begun is None else joined(begun, made)

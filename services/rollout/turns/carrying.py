@@ -1,8 +1,10 @@
 """An attempt's workspace, carried to the process that goes on with it.
 
 Invariant: the next process finds the very files that the last tool left, and what the tools answered is told again
-without running them; a workspace that is too large, in the middle of a call, or not what was announced is not gone on
-with: the attempt starts again, and the log says why.
+without running them. Calls that were cut off are undone first, and run again there: those of a turn that began when the
+end was near, for whose sake a snapshot was taken. (Not of every turn: each keeps the old contents of what is written
+after it, against the quota of the workspace.) A workspace that is too large, in the middle of an older call, or not what
+was announced is not gone on with: the attempt starts again, and the log says why.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.rollout.continuing import Course, OtherContextError
+from services.rollout.engines.cut import Cut
 from services.rollout.formats.calls import Call, Malformed
 from services.rollout.formats.results import Answered
 from services.rollout.tools.tool import Tool
@@ -42,8 +45,10 @@ class Carrying:
     async def take(self, session: Session, course: Course) -> None:
         """What `course` needs to go on elsewhere; where it cannot be had, it says that it is lost."""
         if course.lost or not course.tool_turns:
-            return
+            return  # Without an answered call the workspace is as the task has it.
         try:
+            if course.before_calls is not None:
+                await session.roll_back(course.before_calls)
             packed = await session.packed(self.most_bytes)
             course.workspace = await asyncio.to_thread(self._put, packed)
         except (WorkspaceRefusal, SandboxFault, StorageError) as error:
@@ -68,10 +73,12 @@ class Carrying:
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """In the place of `toolset`, where what its tools do is carried: `course` has their answers."""
+    """In the place of `toolset`, where what its tools do to `session` is carried: `course` has their answers."""
 
     toolset: Toolset
     course: Course
+    session: Session
+    cut: Cut | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -103,8 +110,20 @@ class Remembering:
             records.append(call)
             record(call)
 
-        lost, self.course.lost = self.course.lost, self.course.lost or IN_A_CALL
+        lost, mark = self.course.lost, await self._mark()
+        self.course.lost, self.course.before_calls = lost or ("" if mark else IN_A_CALL), mark
         ran = await self.toolset.run(calls, most=most, turn=turn, record=both)
-        self.course.lost = lost
+        self.course.lost, self.course.before_calls = lost, None
+        if mark:
+            await self.session.forget(mark)
         answers = tuple(ToolAnswer(tool=answer.tool, text=answer.text) for answer in ran.answers)
         return ToolTurn(answers=answers, calls=tuple(records), read=ran.calls), ran
+
+    async def _mark(self) -> str | None:
+        """What to go back to, where the calls may be cut off before they are through."""
+        if self.cut is None or not self.cut.near or self.course.lost:
+            return None
+        try:
+            return await self.session.snapshot()
+        except WorkspaceRefusal:
+            return None  # As many as there can be: it starts again.

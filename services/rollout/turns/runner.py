@@ -138,7 +138,7 @@ class Runner:
         return Episode(
             tokens=self.tokens,
             adapter=adapter,
-            toolset=toolset if lent is None else Remembering(toolset, course),
+            toolset=toolset if lent is None else Remembering(toolset, course, lent.session, cut),
             budgets=budgets,
             sampler=sampler,
             room_maker=None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,19 @@ class Interrupted(ScriptedEngine):
 
     at: int = -1
     whole: bool = False
+    near: bool = False
+    """Of the cut: the process knew that it would end."""
     cut: Cut | None = None
     version: int = FIRST
+    grace_s: tuple[float | None, ...] = ()
 
     async def generate(self, request: GenerateRequest) -> Generation:
         made = await ScriptedEngine.generate(self, request)
         made = replace(made, versions=((len(made.token_ids), self.version),))
         if not request.request_id.endswith(f"/{self.at}") or self.cut is None:
             return made
-        self.cut.ask("hand_back")
+        self.cut.near = self.near
+        self.cut.ask("hand_back", *self.grace_s)
         if self.whole:
             return made
         size = len(made.token_ids) // 2
@@ -65,9 +69,17 @@ class World:
         calls = [written(tokens, self.task, Call("bash", {"command": command})) for command in commands]
         self.script = says(tokens, [*calls, "done"])
 
-    def first(self, at: int, *, whole: bool = False, **more: Any) -> tuple[End, Course]:
+    def first(
+        self,
+        at: int,
+        *,
+        whole: bool = False,
+        near: bool = False,
+        grace_s: Sequence[float | None] = (),
+        **more: Any,
+    ) -> tuple[End, Course]:
         cut, course = Cut(), Course()
-        engine = Interrupted(self._of_turn(), at=at, whole=whole, cut=cut)
+        engine = Interrupted(self._of_turn(), at=at, whole=whole, near=near, cut=cut, grace_s=tuple(grace_s))
         return self._run(engine, cut, course, **more), course
 
     def second(self, rest: Continuation, **more: Any) -> tuple[End, Interrupted]:
@@ -169,6 +181,31 @@ def test_in_the_middle_of_a_call_it_starts_again(tokens: Tokens, tmp_path: Path)
     first, course = world.first(1, whole=True)
     assert first.stop_reason == "cancelled"
     assert course.lost == IN_A_CALL and again(course) == Continuation(hops=1)
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_calls_that_were_cut_off_are_undone_and_run_again_elsewhere(
+    tokens: Tokens, tmp_path: Path, calls_before: int
+) -> None:
+    """Where the process knew that it would end; what was half done would be seen by the second run."""
+    slow = "ls; test ! -e half || exit 9; echo more >> a.txt; touch half; sleep 4; cat a.txt"
+    world = World(tokens, tmp_path, *["echo kept > keep"][:calls_before], slow)
+    first, course = world.first(calls_before, whole=True, near=True, grace_s=[0.5])
+    assert (first.stop_reason, course.lost) == ("cancelled", "")
+    rest = again(course)
+    assert len(rest.turns) == calls_before + 1 and len(rest.tool_turns) == calls_before
+    assert (rest.workspace is None) == (not calls_before)
+    end, engine = world.second(rest)
+    assert (end.stop_reason, len(end.tool_calls), len(engine.asked)) == ("stop", calls_before + 1, 1)
+    assert end.tool_calls[-1].result == ("a.txt\nkeep\n" if calls_before else "a.txt\n") + "broken\nmore"
+
+
+def test_at_a_publish_a_call_that_runs_is_waited_for(tokens: Tokens, tmp_path: Path) -> None:
+    world = World(tokens, tmp_path, "echo a > b", "sleep 3; echo whole > c")
+    first, course = world.first(1, whole=True, grace_s=[None])
+    assert (first.stop_reason, course.lost, len(first.tool_calls)) == ("cancelled", "", 2)
+    end, _ = world.second(again(course))
+    assert end.artifacts["workspace/c"] == "whole\n"
 
 
 @pytest.mark.usefixtures("patience")
