@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.figures import figure, show
 from benchmarks.sandbox import BUSY, SETTINGS, bare_first_bytes, spread
+from shared.promptness import be_prompt
 from shared.sandbox.limits import Limits
 from shared.sandbox.prewarmed.child import Check
 from shared.sandbox.prewarmed.forks import Prewarmed
@@ -48,6 +49,7 @@ async def first_byte(prewarmed: Prewarmed) -> float:
 async def first_bytes(runs: int) -> list[dict[str, Any]]:
     """From the reserve, on demand, and by a bare nsjail, in turns: what else the machine does meets all alike."""
     taken: dict[str, list[float]] = {"reserve": [], "on_demand": [], "bare": []}
+    be_prompt()  # As a verifier is.
     async with (
         Sandbox(SETTINGS) as sandbox,
         Prewarmed(sandbox) as ahead,
@@ -55,8 +57,9 @@ async def first_bytes(runs: int) -> list[dict[str, Any]]:
     ):
         for _ in range(ROUNDS):
             taken["bare"] += (await bare_first_bytes(runs // ROUNDS + 2))[2:]
-            for name, prewarmed in (("reserve", ahead), ("on_demand", on_demand)):
-                seconds = [await first_byte(prewarmed) for _ in range(runs // ROUNDS + 2)]
+            # Of three hundred, three decide the 99th percentile; that of the reserve is a promise.
+            for name, prewarmed, more in (("reserve", ahead, 3), ("on_demand", on_demand, 1)):
+                seconds = [await first_byte(prewarmed) for _ in range(more * runs // ROUNDS + 2)]
                 taken[name] += seconds[2:]
     median = {name: statistics.median(seconds) for name, seconds in taken.items()}
     lines = [

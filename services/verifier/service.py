@@ -30,6 +30,7 @@ from shared.bus.delivery import Delivery
 from shared.bus.service_frame import ServiceFrame
 from shared.bus.subscriptions import trajectory_subscriptions
 from shared.contracts import Headers, Reward, Trajectory
+from shared.promptness import be_prompt
 from shared.sandbox.sandbox import Sandbox
 from shared.settings import Settings
 from shared.verification.checks import Allowance, Checks, Methods
@@ -93,6 +94,7 @@ class VerifierService:
 
     async def open(self) -> None:
         await self._pool.start()
+        be_prompt()
 
     async def close(self) -> None:
         await self._pool.close()

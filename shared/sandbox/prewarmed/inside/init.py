@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # not `signal`: its enums cost a child a dozen pages
 import contextlib
-import fcntl
 import json
 import os
 import resource
@@ -22,6 +21,7 @@ import socket
 from typing import Any, NoReturn
 
 from shared.sandbox.prewarmed.inside.kernel import (
+    CHILD_ENDED,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
@@ -40,6 +40,7 @@ from shared.sandbox.prewarmed.inside.kernel import (
     fork,
     mount,
     prctl,
+    signalfd,
     tell,
     tell_error,
     unshare,
@@ -47,7 +48,8 @@ from shared.sandbox.prewarmed.inside.kernel import (
 from shared.sandbox.prewarmed.inside.runner import as_runner
 
 TICK = os.sysconf("SC_CLK_TCK")
-WAKES = (_signal.SIGCHLD, _signal.SIGIO)
+SIGNALS = 128
+"""One `struct signalfd_siginfo`: of signals of one kind that nobody took, one is kept."""
 POLLRDHUP = 0x2000
 
 
@@ -82,17 +84,24 @@ def own_namespaces(request: dict[str, Any]) -> None:
 
 
 def watch(runner: int, leash: socket.socket, begun: int, request: dict[str, Any]) -> None:
-    """Until the runner ends or the leash is let go; then nothing else is left, and the report is sent."""
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, WAKES)
-    fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
-    # SIGIO when something happens on the leash: that the other side let go, or only that the job comes.
-    fcntl.fcntl(leash, fcntl.F_SETFL, os.O_RDWR | os.O_ASYNC)
+    """Until the runner ends or the leash is let go; then nothing else is left, and the report is sent.
+
+    Woken by nothing else: the job that comes on the same leash is the runner's, and who wakes with it takes a core from
+    it and from those who wait for its first byte.
+    """
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD,))
+    ended = check(signalfd(-1, CHILD_ENDED, os.O_CLOEXEC | os.O_NONBLOCK), "a descriptor of signals")
     poll = select.poll()
     poll.register(leash, POLLRDHUP)
-    while (status := reap(runner)) is None and not poll.poll(0):
-        if not request["look_s"]:
-            _signal.sigwait(WAKES)
-        elif _signal.sigtimedwait(WAKES, request["look_s"]) is None and has_begun(begun):
+    poll.register(ended, select.POLLIN)
+    wait_ms = request["look_s"] * 1000 or None
+    while (status := reap(runner)) is None:
+        events = dict(poll.poll(wait_ms))
+        if leash.fileno() in events:
+            break
+        if ended in events:
+            os.read(ended, SIGNALS)
+        elif has_begun(begun):
             tell(leash, look())
     if request["look_s"]:
         tell(leash, look())

@@ -5,6 +5,7 @@ Invariant: no call fails silently, and a message to somebody who is gone is no f
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # not `signal`: its enums cost a child a dozen pages
 import array
 import contextlib
 import ctypes
@@ -22,12 +23,15 @@ PLACES = (b"/tmp", b"/dev/shm", b"/work")
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 # Found once, here: what a child looks up for itself it copies for itself.
-unshare, setns, prctl, call_mount = LIBC.unshare, LIBC.setns, LIBC.prctl, LIBC.mount
+unshare, setns, prctl, call_mount, signalfd = LIBC.unshare, LIBC.setns, LIBC.prctl, LIBC.mount, LIBC.signalfd
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWPID, NEWNET = (
     0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
 PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 15, 22, 24, 38
+
+CHILD_ENDED = (ctypes.c_ulong * 16)(1 << (_signal.SIGCHLD - 1))
+"""A `sigset_t` of it alone."""
 
 fork = ctypes.PyDLL(None).fork
 """Without Python's own steps around it, with the interpreter's lock held: there is one thread, so nothing needs to be
