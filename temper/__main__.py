@@ -28,6 +28,7 @@ from temper.cli import (
     resume,
     sandbox,
     services,
+    storage,
     topics,
     trace,
     up,
@@ -62,6 +63,7 @@ app.add_typer(domains.app, name="domains")
 holds.register(domains.app)
 app.add_typer(models.app, name="models")
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(storage.app, name="storage")
 
 
 def main() -> None:

@@ -15,14 +15,19 @@ from shared.storage import ObjectStore
 PREFIX = "bodies"
 
 
-def park(store: ObjectStore, body: bytes) -> str:
+def key_of(run: str, digest: str) -> str:
+    """Apart by run: only a run's own topics say which of its bodies are still wanted."""
+    return f"{PREFIX}/{run}/{digest}"
+
+
+def park(store: ObjectStore, run: str, body: bytes) -> str:
     """Store `body` under its digest; returns the ticket, JSON for the header `claim`. Blocking.
 
-    The same body is stored once. Raises `StorageError`.
+    One that is there already is written again: its age says since when nobody can have asked for it
+    (`temper storage sweep`). Raises `StorageError`.
     """
     digest = hashlib.sha256(body).hexdigest()
-    key = f"{PREFIX}/{digest}"
-    uri = store.uri_of(key) if store.exists(key) else store.put_bytes(key, body).uri
+    uri = store.put_bytes(key_of(run, digest), body).uri
     return json.dumps({"uri": uri, "sha256": digest, "bytes": len(body)}, separators=(",", ":"))
 
 

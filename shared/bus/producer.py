@@ -45,7 +45,8 @@ class TypedProducer:
     def __init__(self, settings: Settings, client_id: str, store: ObjectStore | None = None) -> None:
         """`store` takes bodies over `bus.claim_check_bytes`; without one they must fit `bus.max_record_bytes`."""
         self._bus = settings.bus
-        self._fill = HeaderFill(settings.run.name)
+        self._run = settings.run.name
+        self._fill = HeaderFill(self._run)
         self._client_id = client_id
         self._store = store
         self._client: Any = None
@@ -80,7 +81,8 @@ class TypedProducer:
         body = encode(message)
         raw = self._fill(inject(headers), message, self._next_id())
         if len(body) > self._bus.claim_check_bytes and self._store is not None:
-            raw.append(("claim", (await asyncio.to_thread(claims.park, self._store, body)).encode()))
+            ticket = await asyncio.to_thread(claims.park, self._store, self._run, body)
+            raw.append(("claim", ticket.encode()))
             body = b""
         return await self.send_raw(topic, (message.key() if key is None else key).encode(), body, raw)
 

@@ -1,5 +1,5 @@
 """The object store: weights, checkpoints and large message bodies, addressed by URI and digest."""
 
-from shared.storage.store import ObjectRef, ObjectStore
+from shared.storage.store import ObjectRef, ObjectStore, Stored
 
-__all__ = ["ObjectRef", "ObjectStore"]
+__all__ = ["ObjectRef", "ObjectStore", "Stored"]

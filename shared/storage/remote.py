@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -71,6 +72,23 @@ def told_as_ours(uri: str) -> Iterator[None]:
 
 def no_such_object(uri: str) -> StorageError:
     return StorageError(f"{uri}: no such object; it was deleted, or this process looks at another store")
+
+
+def modified_s(uri: str, about: Mapping[str, Any]) -> float:
+    """When an object was last written, from what fsspec's file systems tell of it, each under a name of its own:
+    seconds since the epoch. Raises `StorageError` where none is known."""
+    for name in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        told = about.get(name)
+        if isinstance(told, str):
+            with contextlib.suppress(ValueError):
+                told = datetime.fromisoformat(told)
+        if isinstance(told, datetime):
+            return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+        if isinstance(told, int | float):
+            return float(told)
+    raise StorageError(
+        f"{uri}: its store does not say when it was written: expire such objects by the store's own rules"
+    )
 
 
 def download(file_system: Any, path: str, uri: str, partial: Path, stop: Callable[[], bool]) -> None:

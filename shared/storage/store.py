@@ -23,7 +23,7 @@ from shared.storage.local import (
     write_atomically,
 )
 from shared.storage.locks import LOCK_SUFFIX, locked
-from shared.storage.remote import Patience, download, no_such_object, told_as_ours
+from shared.storage.remote import Patience, download, modified_s, no_such_object, told_as_ours
 
 R = TypeVar("R")
 
@@ -35,6 +35,15 @@ class ObjectRef:
     uri: str
     sha256: str
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as the store lists it. `modified_s`: seconds since the epoch, when it was last written."""
+
+    key: str
+    size_bytes: int
+    modified_s: float
 
 
 class ObjectStore:
@@ -149,6 +158,28 @@ class ObjectStore:
 
         keys = (posixpath.relpath(path, self._root) for path in self._asked(prefix, find))
         return sorted(key for key in keys if key.startswith(prefix) and not key.endswith(PARTIAL_SUFFIX))
+
+    def listed(self, folder: str) -> Sequence[Stored]:
+        """Every object below `folder`, sorted by key; none where there is no such folder. Partial files are none.
+
+        Raises `StorageError` where the store does not say when an object was written."""
+
+        def find() -> dict[str, dict[str, Any]]:
+            self._file_system.invalidate_cache()
+            try:
+                found: dict[str, dict[str, Any]] = self._file_system.find(self._path(folder), detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+            return found
+
+        found = {
+            posixpath.relpath(path, self._root): about for path, about in self._asked(folder, find).items()
+        }
+        return [
+            Stored(key, int(about["size"] or 0), modified_s(self.uri_of(key), about))
+            for key, about in sorted(found.items())
+            if not key.endswith(PARTIAL_SUFFIX)
+        ]
 
     def delete(self, key_or_prefix: str) -> None:
         """Delete one object, or every object below a folder. Nothing there is no error."""

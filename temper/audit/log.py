@@ -34,6 +34,7 @@ class TopicLog:
         """`topics` must exist. Raises `BusError` where one does not, or the broker does not answer."""
         self._cursor = LogCursor(settings.bus, "temper-tool", tuple(topics), "earliest")
         self._store = store
+        self._run = settings.run.name
         self.first: dict[tuple[str, int], int] = {}
         """First offset of every partition: above 0, earlier records are gone."""
 
@@ -79,6 +80,8 @@ class TopicLog:
         """A body is found by its digest in the run's own store first: a copied run's tickets name the old place."""
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             digest = str(json.loads(ticket).get("sha256"))
-            if re.fullmatch(r"[0-9a-f]{64}", digest) and self._store.exists(f"{claims.PREFIX}/{digest}"):
-                return self._store.get_bytes(self._store.uri_of(f"{claims.PREFIX}/{digest}"), digest)
+            if re.fullmatch(r"[0-9a-f]{64}", digest):
+                key = claims.key_of(self._run, digest)
+                if self._store.exists(key):
+                    return self._store.get_bytes(self._store.uri_of(key), digest)
         return claims.redeem(self._store, ticket)

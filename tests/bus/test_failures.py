@@ -221,7 +221,7 @@ def test_a_large_body_travels_by_ticket_and_a_missing_one_is_a_fault(make_settin
             tickets = [json.loads(header(record.headers, "claim")) for record in raw]
             lost = min(tickets, key=lambda ticket: ticket["bytes"])
             body = store.get_bytes(lost["uri"])
-            key = f"bodies/{lost['sha256']}"
+            key = f"bodies/{settings.run.name}/{lost['sha256']}"
             store.delete(key)
             async with working(settings, producer, seen) as worker:
                 await until(lambda: seen.finished == [2], "the body that is there")

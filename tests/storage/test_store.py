@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import time
 import uuid
 from pathlib import Path
 
@@ -12,13 +13,6 @@ import pytest
 
 from shared.errors import DigestMismatchError, StorageError
 from shared.storage import ObjectStore
-
-
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "file":
-        return ObjectStore(f"file://{tmp_path}/objects")
-    return ObjectStore(f"memory://{uuid.uuid4().hex}/objects")
 
 
 def test_what_is_put_comes_back_under_its_digest(store: ObjectStore, tmp_path: Path) -> None:
@@ -50,6 +44,15 @@ def test_keys_are_listed_and_deleted_by_prefix(store: ObjectStore) -> None:
     assert not store.exists("a/1")
     assert store.exists("c")
     store.delete("nothing/here")
+
+
+def test_what_lies_below_a_folder_is_listed_with_its_size_and_age(store: ObjectStore) -> None:
+    for key, size in (("a/r/2", 5), ("a/r/1", 3), ("a/s/1", 1), ("c", 1)):
+        store.put_bytes(key, b"x" * size)
+    listed = store.listed("a/r")
+    assert [(stored.key, stored.size_bytes) for stored in listed] == [("a/r/1", 3), ("a/r/2", 5)]
+    assert all(abs(stored.modified_s - time.time()) < 60 for stored in listed)
+    assert store.listed("a/t") == store.listed("nothing") == []
 
 
 def test_other_bytes_than_announced_are_refused(store: ObjectStore, tmp_path: Path) -> None:

@@ -37,9 +37,10 @@ IN_A_CALL = "a tool was running, and its files are half done"
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """Through `store`, under digests."""
+    """Through `store`, under digests. Apart by run, as bodies are: `temper storage sweep` removes what no record names."""
 
     store: ObjectStore
+    run: str
     most_bytes: int = MOST_BYTES
 
     async def take(self, session: Session, course: Course) -> None:
@@ -56,8 +57,7 @@ class Carrying:
 
     def _put(self, packed: bytes) -> WorkspaceRef:
         digest = hashlib.sha256(packed).hexdigest()
-        key = f"{PREFIX}/{digest}"
-        uri = self.store.uri_of(key) if self.store.exists(key) else self.store.put_bytes(key, packed).uri
+        uri = self.store.put_bytes(f"{PREFIX}/{self.run}/{digest}", packed).uri
         return WorkspaceRef(uri=uri, sha256=digest, size_bytes=len(packed))
 
     async def put_back(self, session: Session, ref: WorkspaceRef) -> None:

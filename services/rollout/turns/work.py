@@ -94,7 +94,7 @@ class TurnsWork:
             tokens=Tokens(self._codec.tokenizer, self._codec.stop_ids),
             sessions=self._places,
             domain_of=domains.get,
-            carrying=Carrying(ObjectStore(self._settings.storage_uri)),
+            carrying=Carrying(ObjectStore(self._settings.storage_uri), self._settings.run.name),
             turns_of=_turns_of(self._engine),
             told=self._told,
         )

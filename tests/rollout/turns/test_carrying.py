@@ -102,7 +102,7 @@ class World:
     ) -> End:
         async def body() -> End:
             places = Places(settings_of(MODES[0]), 1)
-            runner = Runner(engine, self.tokens, places, carrying=Carrying(self.store, most_bytes))
+            runner = Runner(engine, self.tokens, places, carrying=Carrying(self.store, "a-run", most_bytes))
             try:
                 return await runner.attempt(task or self.task, slot_of(), 7, cut, course)
             finally:
@@ -243,6 +243,6 @@ def test_a_workspace_that_is_not_what_was_announced_is_not_gone_on_with(
 def test_tools_of_a_domain_keep_their_own_state(tokens: Tokens, tmp_path: Path) -> None:
     """It may be in their memory: such an attempt starts again, as before."""
     world = World(tokens, tmp_path, "echo a > b")
-    kept = Runner(ScriptedEngine(world.script), tokens, carrying=Carrying(world.store))._kept_here
+    kept = Runner(ScriptedEngine(world.script), tokens, carrying=Carrying(world.store, "a-run"))._kept_here
     assert kept(task_of(tools=("bash", "submit"))) == ""
     assert "'count'" in kept(task_of(tools=("bash", "count")))
