@@ -14,14 +14,14 @@ from pydantic import ValidationError
 
 from shared.bus.topics import TopicNames
 from shared.contracts import Control, Evaluation, Notice, Step
-from shared.errors import ConfigError, ContractError, DataError, DependencyError, StorageError
+from shared.errors import ConfigError, ContractError, DependencyError, StorageError
 from shared.plain_errors import explain, said
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.audit.log import TopicLog
 from temper.audit.place import connected, run_settings
 from temper.report.curve import plot_curves
-from temper.report.rates import SUMMARY
+from temper.report.rates import SUMMARY, no_summary
 from temper.report.summary import Summary, build_summary, write_summary
 
 CURVE = "reward.png"
@@ -148,9 +148,7 @@ def read_summary(path: Path) -> Summary:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {said(error)}") from error
     except ValidationError as error:
-        raise DataError(
-            f"{path} is no summary: {explain(Summary, error, 'the file')}; remove it, and `temper report` makes it again"
-        ) from error
+        raise no_summary(path, explain(Summary, error, "the file")) from error
 
 
 def _draw(settings: Settings, facts: ReportFacts, png: Path) -> None:

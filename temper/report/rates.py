@@ -27,6 +27,8 @@ def pass_rates(run_folder: Path) -> dict[int, float] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} is damaged: {said(error)}; remove it, and `temper report` makes it again"
-        ) from error
+        raise no_summary(path, said(error)) from error
+
+
+def no_summary(path: Path, why: str) -> DataError:
+    return DataError(f"{path} is no summary: {why}; remove it, and `temper report` makes it again")

@@ -112,7 +112,7 @@ def test_a_run_without_evaluations_or_with_damage(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not there yet: use @last"):
         find_policy(f"{folder}@best")
     (folder / "summary.json").write_text("{")
-    with pytest.raises(DataError, match=r"summary\.json is damaged"):
+    with pytest.raises(DataError, match=r"summary\.json is no summary"):
         find_policy(f"{folder}@best")
     (folder / "objects/checkpoints/demo/00000004/manifest.json").write_text("[]")
     with pytest.raises(StorageError, match=r"its manifest\.json is damaged"):

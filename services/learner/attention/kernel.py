@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.learner.attention.registry import register
+from services.learner.attention.registry import as_before, register
 
 ATTENTION = "temper_blocks"
 """The name under which a model is told to use `attention`."""
@@ -37,11 +37,8 @@ def attention(
     **how: Any,
 ) -> tuple[Tensor, None]:
     """query [b, heads, t, d], key and value [b, fewer heads, t, d] → [b, t, heads, d]."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     if blocks is None:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-        return out, None
+        return as_before(module, query, key, value, attention_mask, **how)
     device = query.device.type
     if torch.is_autocast_enabled(device):  # which knows SDPA and not this kernel
         low = torch.get_autocast_dtype(device)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 
 def register(name: str, attention: Callable[..., Any]) -> None:
     """`model.set_attn_implementation(name)` then attends by `attention`, which transformers calls as its own."""
@@ -16,3 +18,11 @@ def register(name: str, attention: Callable[..., Any]) -> None:
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, sdpa_mask)
+
+
+def as_before(*arguments: Any, **how: Any) -> tuple[Tensor, None]:
+    """For a pass that brings nothing of ours: what transformers' own function for SDPA gives."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    out, _ = sdpa_attention_forward(*arguments, **how)
+    return out, None

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from services.learner.attention.registry import as_before
 from services.learner.collate import MicroBatch
 
 ATTENTION = "temper_context"
@@ -129,11 +130,8 @@ def attention(
     **how: Any,
 ) -> tuple[Tensor, None]:
     """As transformers' attention functions are called; without `spread` its own for SDPA."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     if spread is None:
-        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-        return out, None
+        return as_before(module, query, key, value, attention_mask, **how)
     attended = spread.attend(query, key, value, how.get("scaling"))
     return attended.transpose(1, 2).contiguous(), None
 
