@@ -65,7 +65,7 @@ class SuiteOptions(BaseModel):
     """Contradictions tried of each named test. A forger that passes a share p of what it runs, blindly, is paid with
     p (1 - p)^controls a test: at most 0.105 with three, so 1e-3 for three tests; with two tests or one, each is run
     twice and has six: at most 0.011 for one. One that could remember other runs and takes the first it sees for the
-    real one is paid with 1 / (1 + controls) a test, a quarter for one alone: that nothing is left for it to remember is
+    real one is paid with 1 / (1 + controls) a test, a seventh for one alone: that nothing is left for it to remember is
     the sandbox's doing, and this is what there is if that fails."""
     controlled_tests: int = Field(default=20, ge=0)
     """So many of the named tests, chosen by the request's digest, are controlled."""

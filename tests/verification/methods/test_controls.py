@@ -79,7 +79,7 @@ def test_no_control_hands_over_the_real_value_where_others_do(literal: str) -> N
         assert len(found) >= 3 and not any(f" == {literal}\n" in f"{one}\n" for one in found), found
 
 
-def test_code_that_remembers_the_first_value_is_paid_in_a_case_of_four() -> None:
+def test_code_that_remembers_the_first_value_is_paid_in_a_case_of_seven() -> None:
     """It takes the first that it is compared with for the real one, and fails every other. Seeds 0 to 149."""
     source, paid = "def test_it():\n    assert f(2) == 8\n", 0
     for seed in range(150):
@@ -98,7 +98,7 @@ def test_code_that_remembers_the_first_value_is_paid_in_a_case_of_four() -> None
 
         passes = [_passes(run.control or source, lambda n: Remembering()) for run in runs]
         paid += passes == [run.control is None for run in runs]
-    assert 0.15 < paid / 150 < 0.35, paid
+    assert 0.06 < paid / 150 < 0.25, paid
 
 
 def _passes(source: str, f: Any) -> bool:

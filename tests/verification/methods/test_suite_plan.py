@@ -56,15 +56,27 @@ def takes_the_first_for_real(runs: list[Planned]) -> bool:
 
 def test_memory_from_one_run_to_the_next_seldom_pays() -> None:
     """A fixed order paid such code each time."""
-    assert abs(paid(takes_the_first_for_real, "a") - 1 / 4) < 0.03
-    assert abs(paid(takes_the_first_for_real, "a", "b") - 1 / 16) < 0.02
+    assert abs(paid(takes_the_first_for_real, "a") - 1 / 7) < 0.03
+    assert abs(paid(takes_the_first_for_real, "a", "b") - 1 / 49) < 0.015
     assert abs(paid(takes_the_first_for_real, "a", "b", "c") - 1 / 64) < 0.01
     assert FEW == 2
 
 
-def test_no_place_is_the_real_ones() -> None:
-    places = [0] * 8
+def test_the_real_one_is_the_nth_new_one_as_often_as_any() -> None:
+    for named in (("a",), ("a", "b"), ("a", "b", "c")):
+        new = 4 if len(named) > FEW else 7
+        places = [0] * new
+        for number in range(DRAWS):
+            seen = list(dict.fromkeys(run for run in draw(number, *named) if run.test == "a"))
+            places[seen.index(Planned("a"))] += 1
+        assert all(abs(count / DRAWS - 1 / new) < 0.03 for count in places), places
+
+
+def test_counting_runs_pays_no_more_than_remembering_values() -> None:
+    """Code that knows how many runs there were before, and fails all but those of two places."""
+    pairs: dict[tuple[int, ...], int] = {}
     for number in range(DRAWS):
-        for place, run in enumerate(draw(number, "a")):
-            places[place] += run.control is None
-    assert all(abs(count / DRAWS - 2 / 8) < 0.03 for count in places), places
+        real = tuple(place for place, run in enumerate(draw(number, "a")) if run.control is None)
+        assert len(real) == 2
+        pairs[real] = pairs.get(real, 0) + 1
+    assert len(pairs) == 28 and max(pairs.values()) / DRAWS < 1 / 7 + 0.03
