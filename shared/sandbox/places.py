@@ -6,7 +6,6 @@ its places are gone when it is, but for the workspace of a session, which is not
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from shared.sandbox.keeper.client import KeeperClient, Space
 from shared.sandbox.limits import MIB, Limits
 from shared.sandbox.nsjail import tmpfs_options
 from shared.sandbox.sessions.files import WorkspaceRefusal, listing, read_file, write_files
+from shared.sandbox.threads import in_thread
 
 TMP, SHM = "/tmp", "/dev/shm"
 
@@ -89,7 +89,7 @@ class Places:
             return {}
         folder = await self._keeper.open(self.outside[WORK])
         try:
-            return await asyncio.to_thread(self._read_all, folder, wanted)
+            return await in_thread(lambda: self._read_all(folder, wanted))
         finally:
             os.close(folder)
 
@@ -106,7 +106,7 @@ class Places:
     async def _holds_full_file(self, place: str) -> bool:
         folder = await self._keeper.open(place)
         try:
-            entries = await asyncio.to_thread(listing, folder)
+            entries = await in_thread(lambda: listing(folder))
         except WorkspaceRefusal:
             return False
         finally:

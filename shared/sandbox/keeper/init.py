@@ -69,13 +69,17 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _wait(child: int, report: int, look_s: float, looks: Looks | None) -> int:
+    next_look = time.monotonic()
     while True:
         ended = _collect()
         if child in ended:
             return ended[child]
         if looks is not None:
-            _say(report, looks.look())
-            signal.sigtimedwait([signal.SIGCHLD], look_s)
+            # By the clock: a look for each child that ends would keep this process busy for whoever likes.
+            if time.monotonic() >= next_look:
+                _say(report, looks.look())
+                next_look = time.monotonic() + look_s
+            signal.sigtimedwait([signal.SIGCHLD], max(0.0, next_look - time.monotonic()))
         else:
             signal.sigwait([signal.SIGCHLD])
 

@@ -151,11 +151,12 @@ def make_folder(folder: int, path: str, owner: int) -> None:
         os.close(_folder_for(folder, PurePosixPath(inside(path)).parts, owner))
 
 
-def make_link(folder: int, path: str, target: str, owner: int) -> None:
+def make_link(folder: int, path: str, target: str, mtime_ns: int, owner: int) -> None:
     """A symbolic link in a folder that is there; `target` as it is to be written. Raises `WorkspaceRefusal`."""
     with _refusals(path), _above(folder, path) as (above, name):
         os.symlink(target, name, dir_fd=above)
         os.chown(name, owner, owner, dir_fd=above, follow_symlinks=False)
+        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=above, follow_symlinks=False)
 
 
 def set_mode_and_time(folder: int, path: str, mode: int, mtime_ns: int) -> None:
@@ -163,8 +164,23 @@ def set_mode_and_time(folder: int, path: str, mode: int, mtime_ns: int) -> None:
     with _refusals(path), contextlib.ExitStack() as stack:
         descriptor = open_beneath(folder, inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         stack.callback(os.close, descriptor)
-        os.fchmod(descriptor, mode & 0o777)
+        os.fchmod(descriptor, mode & 0o7777)
         os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+
+
+def attributes(folder: int, path: str) -> list[str]:
+    """Names of the extended attributes that a program gave to a file or folder, lists of access (acl(5)) among them.
+    Raises `WorkspaceRefusal`."""
+    with _refusals(path), contextlib.ExitStack() as stack:
+        descriptor = open_beneath(folder, inside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        stack.callback(os.close, descriptor)
+        try:
+            found = os.listxattr(descriptor)
+        except OSError as error:
+            if error.errno == errno.ENOTSUP:
+                return []
+            raise
+    return [name for name in found if name.startswith(("user.", "system."))]
 
 
 @contextlib.contextmanager

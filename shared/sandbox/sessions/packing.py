@@ -1,8 +1,8 @@
 """A workspace as bytes, and the other way round.
 
 Invariant: what comes out is the tree that went in: files, folders and links with their bits and times, to the
-nanosecond; what the bytes cannot hold (a hard link, a pipe, more than was asked for) is refused, never left out. Read
-and written beneath the workspace and through no link, as everything here.
+nanosecond; what the bytes cannot hold (a hard link, a pipe, an extended attribute, more than was asked for) is refused,
+never left out. Read and written beneath the workspace and through no link, as everything here.
 
 The form: one line of JSON that lists the entries, then the contents of the files one after another; deflated.
 """
@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from shared.sandbox.sessions.files import (
     Entry,
     WorkspaceRefusal,
+    attributes,
     listing,
     make_folder,
     make_link,
@@ -39,6 +40,8 @@ def pack(folder: int, most_bytes: int) -> bytes:
         if entry.kind == "other" or (entry.kind == "file" and entry.links > 1):
             what = "a hard link" if entry.kind == "file" else "no file, folder or link"
             raise WorkspaceRefusal(f"{entry.path!r} is {what}: it cannot be carried")
+        if entry.kind != "link" and (named := attributes(folder, entry.path)):
+            raise WorkspaceRefusal(f"{entry.path!r} has the attribute {named[0]!r}: it cannot be carried")
     contents = {
         entry.path: read_file(folder, entry.path, most_bytes) for entry in entries if entry.kind == "file"
     }
@@ -64,7 +67,7 @@ def unpack(folder: int, packed: bytes, owner: int) -> None:
     # changes its time, and its bits may forbid more.
     for entry in entries:
         if entry.kind == "link":
-            make_link(folder, entry.path, entry.target, owner)
+            make_link(folder, entry.path, entry.target, entry.mtime_ns, owner)
     for entry in sorted(entries, key=lambda entry: len(PurePosixPath(entry.path).parts), reverse=True):
         if entry.kind != "link":
             set_mode_and_time(folder, entry.path, entry.mode, entry.mtime_ns)

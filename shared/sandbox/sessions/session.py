@@ -29,6 +29,7 @@ from shared.sandbox.sessions.files import (
 from shared.sandbox.sessions.layers import SnapshotId
 from shared.sandbox.sessions.packing import pack, unpack
 from shared.sandbox.sessions.workspace import Finish, Workspace
+from shared.sandbox.threads import in_thread
 
 MOST_READ = 16 * MIB
 T = TypeVar("T")
@@ -107,12 +108,13 @@ class Session:
     async def read(self, path: str, most_bytes: int = MOST_READ) -> bytes:
         """A plain file of the workspace; no link is followed. Raises `WorkspaceRefusal`."""
         async with self._folder() as folder:
-            return await asyncio.to_thread(read_file, folder, path, most_bytes)
+            return await in_thread(lambda: read_file(folder, path, most_bytes))
 
     async def write(self, path: str, contents: bytes, mode: int = 0o644) -> None:
         """Replaces a file in one step, folders above it made. Raises `WorkspaceRefusal`."""
         async with self._in_use(), self._folder() as folder:
-            await asyncio.to_thread(write_file, folder, path, contents, mode, self._workspace.owner)
+            owner = self._workspace.owner
+            await in_thread(lambda: write_file(folder, path, contents, mode, owner))
 
     async def write_all(self, files: Mapping[str, bytes]) -> None:
         async with self._in_use():
@@ -126,17 +128,17 @@ class Session:
     async def packed(self, most_bytes: int) -> bytes:
         """The whole workspace, for `unpack` elsewhere. Raises `WorkspaceRefusal` for one that cannot be carried."""
         async with self._in_use(), self._folder() as folder:
-            return await asyncio.to_thread(pack, folder, most_bytes)
+            return await in_thread(lambda: pack(folder, most_bytes))
 
     async def unpack(self, packed: bytes) -> None:
         """Into a session in which nothing was done yet. Raises `WorkspaceRefusal` where it does not fit."""
         async with self._in_use(), self._folder() as folder:
-            await asyncio.to_thread(unpack, folder, packed, self._workspace.owner)
+            await in_thread(lambda: unpack(folder, packed, self._workspace.owner))
 
     async def listing(self) -> list[Entry]:
         """Every name in the workspace, sorted. Raises `WorkspaceRefusal` where there are too many."""
         async with self._folder() as folder:
-            return await asyncio.to_thread(listing, folder)
+            return await in_thread(lambda: listing(folder))
 
     async def snapshot(self) -> SnapshotId:
         """What the workspace holds now, kept: tree, contents, modes, times and links. Copies nothing.

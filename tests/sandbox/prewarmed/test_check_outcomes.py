@@ -12,7 +12,7 @@ from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome
 from shared.sandbox.prewarmed.child import MOST_ARGUMENTS, Check
 from tests.hostile.test_resources import CASES, PROGRAMS
-from tests.sandbox.machines import Jailer
+from tests.sandbox.machines import PATIENCE, Jailer
 from tests.sandbox.prewarmed.parts import SMALL, check, nothing_left, printed
 
 HOSTILE = [name for name, case in CASES.items() if case.program and not case.collect]
@@ -58,6 +58,43 @@ def test_hostile_programs_have_the_status_they_have_in_a_jail_of_their_own(jail:
         jail, "import os; print(os.listdir('/work'), os.listdir('/tmp'), os.listdir('/dev/shm'))"
     ) == ("[] [] []")
     nothing_left(jail)
+
+
+ORPHANS = """
+import os, time
+
+def orphans():
+    while True:
+        try:
+            pid = os.fork()
+        except OSError:  # those that ended are not all collected yet
+            time.sleep(0.002)
+            continue
+        if pid == 0:
+            try:
+                os.fork()
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+
+for _ in range(3):
+    if os.fork() == 0:
+        orphans()
+time.sleep(0.3)
+for _ in range(4):
+    if os.fork() == 0:
+        held = bytearray(b"x") * (40 << 20)
+        time.sleep(25)
+        os._exit(0)
+time.sleep(25)
+"""
+
+
+def test_orphans_that_end_all_the_time_hide_nothing(jail: Jailer) -> None:
+    """Each wakes process 1; where nothing else counts it looks by the clock, however often it is woken."""
+    result = check(jail, ORPHANS, replace(SMALL, wall_s=20, processes=500))
+    # Half a second; at its wall limit, after which it is looked at once more, where no look came through.
+    assert result.outcome is Outcome.MEMORY_LIMIT and result.usage.wall_s < 18 * PATIENCE, result
 
 
 def test_what_it_is_given(jail: Jailer) -> None:

@@ -22,7 +22,7 @@ TREE = r"""
 mkdir -p a/b empty closed; printf 'one' > a/b/c; head -c 5000 /dev/urandom > a/bytes; printf 'x' > "$(printf 'n\377')"
 chmod 700 a/bytes; chmod 000 a/b/c; ln -s b/c a/link; ln -s /etc/passwd out; ln -s ../.. up; ln -s nowhere dangling
 touch -d @1000000000.123456789 a/bytes; touch -h -d @5 a/link; echo inside > closed/f; chmod 500 closed
-touch -d @1200000000.5 empty; touch -d @1300000000.25 a/b
+touch -d @1200000000.5 empty; chmod 2755 a/bytes; mkdir shared; chmod 1777 shared; touch -d @1300000000.25 a/b
 """
 
 
@@ -52,13 +52,11 @@ def test_the_tree_is_the_same_there() -> None:
         await shell(first, TREE)
         await second.unpack(await first.packed(MOST))
         was, now = await first.listing(), await second.listing()
-        links = {entry.path for entry in was if entry.kind == "link"}
         assert [(e.path, e.kind, e.mode, e.size, e.target) for e in was if e.kind != "folder"] == [
             (e.path, e.kind, e.mode, e.size, e.target) for e in now if e.kind != "folder"
         ]
-        assert {e.path: (e.mode, e.mtime_ns) for e in was if e.path not in links} == {
-            e.path: (e.mode, e.mtime_ns) for e in now if e.path not in links
-        }
+        assert {e.path: (e.mode, e.mtime_ns) for e in was} == {e.path: (e.mode, e.mtime_ns) for e in now}
+        assert {e.path: e.mode for e in now if e.mode > 0o777} == {"a/bytes": 0o2755, "shared": 0o1777}
         assert {"a/bytes", "closed/f", "empty", os.fsdecode(b"n\xff")} <= {entry.path for entry in now}
         assert await first.read("a/bytes") == await second.read("a/bytes")
         # Programs there own it, as they did here.
@@ -74,6 +72,8 @@ def test_the_tree_is_the_same_there() -> None:
     ("script", "why"),
     [
         ("echo a > f; ln f g", "is a hard link"),
+        ('touch f; python3 -c \'import os; os.setxattr("f", "user.a", b"1")\'', "has the attribute 'user.a'"),
+        ('mkdir d; python3 -c \'import os; os.setxattr("d", "user.a", b"1")\'', "has the attribute 'user.a'"),
         ("mkfifo pipe", "is no file, folder or link"),
         (f"head -c {MOST + 1} /dev/zero > big", "at most 1048576 are carried"),
         ("truncate -s 40M sparse", "at most 1048576 are carried"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from shared.sandbox.command import Command
 from shared.sandbox.limits import Limits
 from shared.sandbox.outcome import Outcome
 from shared.sandbox.sandbox import Sandbox
+from shared.sandbox.sessions import session as session_module
 from shared.sandbox.sessions.files import Entry, WorkspaceRefusal
 from shared.sandbox.sessions.session import Session
 
@@ -189,6 +192,59 @@ def test_ending_a_session_kills_what_runs_in_it() -> None:
         assert (await command).outcome is Outcome.KILLED
 
     within(test)
+
+
+@pytest.mark.parametrize("what", ["write", "unpack", "packed"])
+def test_who_is_cancelled_in_the_middle_of_files_touches_no_other_session(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptor's number is the next one that is opened: of another session's folder, of the tree that it was
+    rolled back to."""
+    begun, may_go = threading.Event(), threading.Event()
+
+    def held(real: Callable[..., Any]) -> Callable[..., Any]:
+        def slow(*arguments: Any) -> Any:
+            begun.set()
+            may_go.wait(30.0)
+            return real(*arguments)
+
+        return slow
+
+    async def test(sandbox: Sandbox) -> None:
+        async with (
+            await sandbox.session({"mine": b"one"}) as first,
+            await sandbox.session({"theirs": b"two"}) as other,
+        ):
+            packed = await first.packed(1 << 20)
+            for name in ("write_file", "pack", "unpack"):
+                real = getattr(session_module, name)
+                monkeypatch.setattr(session_module, name, held(real))
+            work = asyncio.ensure_future(
+                {
+                    "write": lambda: first.write("mine", b"changed"),
+                    "unpack": lambda: first.unpack(packed),
+                    "packed": lambda: first.packed(1 << 20),
+                }[what]()
+            )
+            await asyncio.to_thread(begun.wait, 30.0)
+            work.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            look = asyncio.ensure_future(other.read("theirs"))
+            change = asyncio.ensure_future(first.snapshot())
+            assert await look == b"two"
+            assert not change.done() and not work.done()
+            may_go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            await change
+            assert [entry.path for entry in await first.listing()] == ["mine"]
+            assert [entry.path for entry in await other.listing()] == ["theirs"]
+
+    try:
+        within(test)
+    finally:
+        may_go.set()
 
 
 def test_many_snapshots_reach_a_limit_that_is_said() -> None:
