@@ -122,6 +122,8 @@ class Course:
             self.context = digest(context)
 
     def handed_back(self) -> Continuation:
+        if not self.lost and self.before is not None and self._behind(self.before):
+            return self.before.model_copy(update={"hops": self.hops + 1})
         if self.lost or not self.turns:
             return Continuation(hops=self.hops + 1)
         return Continuation(
@@ -131,6 +133,10 @@ class Course:
             tool_turns=tuple(self.tool_turns),
             workspace=self.workspace,
         )
+
+    def _behind(self, before: Continuation) -> bool:
+        """It was not even told again as far as it had come: it waited for a sandbox, and what is in there is further."""
+        return len(self.turns) < len(before.turns) or len(self.tool_turns) < len(before.tool_turns)
 
 
 def task_of(task: Task, slot: Slot, rest: Continuation) -> Task:

@@ -136,7 +136,7 @@ class SingleTurn:
             _log.warning(
                 "attempt.starts_again", group=task.group_id, sample=slot.sample_index, reason=str(error)
             )
-            begun = None
+            begun, course.before = None, course.again().before
         context, left = prompt.ids, min(sampling.max_tokens, room)
         if begun is not None:
             context, left = rest_of(context, begun, left)

@@ -21,7 +21,7 @@ from services.rollout.turns.episode import End
 from services.rollout.turns.places import Places
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.tokens import Tokens
-from shared.contracts import Continuation, Task, WorkspaceRef
+from shared.contracts import Continuation, Task, ToolCall, WorkspaceRef
 from shared.storage import ObjectStore
 from tests.rollout.turns import templates
 from tests.rollout.turns.scripted import ScriptedEngine, says, tokens_of
@@ -66,8 +66,11 @@ class World:
     def __init__(self, tokens: Tokens, folder: Path, *commands: str) -> None:
         self.tokens, self.task = tokens, task_of(tools=("bash",))
         self.store = ObjectStore(folder.as_uri())
-        calls = [written(tokens, self.task, Call("bash", {"command": command})) for command in commands]
+        calls = ["".join(self._written(command) for command in turn.split(" ;; ")) for turn in commands]
         self.script = says(tokens, [*calls, "done"])
+
+    def _written(self, command: str) -> str:
+        return written(self.tokens, self.task, Call("bash", {"command": command}))
 
     def first(
         self,
@@ -86,6 +89,23 @@ class World:
         engine = Interrupted(self._of_turn(rest), version=SECOND)
         return self._run(engine, Cut(), Course(rest), **more), engine
 
+    def after_a_call(self, rest: Continuation | None, turn: int) -> tuple[End, Course]:
+        """A process that knew that it would end, and cuts at once when the first call of `turn` is over."""
+        cut, course = Cut(), Course(rest)
+        cut.near = True
+
+        def told(call: ToolCall) -> None:
+            if call.turn == turn:
+                cut.ask("hand_back", 0.0)
+
+        return self._run(Interrupted(self._of_turn(rest)), cut, course, told=told), course
+
+    def at_once(self, rest: Continuation) -> tuple[End, Course]:
+        """A process that has to hand it back as soon as it has it."""
+        cut, course = Cut(), Course(rest)
+        cut.ask("hand_back")
+        return self._run(Interrupted(self._of_turn(rest)), cut, course), course
+
     def _of_turn(self, rest: Continuation | None = None) -> Callable[[int, GenerateRequest], Ids]:
         """By the number of the turn; of a turn that goes on, its rest."""
         at = len(rest.turns) - 1 if rest else -1
@@ -98,11 +118,13 @@ class World:
         return answer
 
     def _run(
-        self, engine: Any, cut: Cut, course: Course, most_bytes: int = 1 << 20, task: Task | None = None
-    ) -> End:
+        self, engine: Any, cut: Cut, course: Course, most_bytes: int = 1 << 20, task: Task | None = None,
+        told: Callable[[ToolCall], None] = lambda call: None,
+    ) -> End:  # fmt: skip
         async def body() -> End:
             places = Places(settings_of(MODES[0]), 1)
-            runner = Runner(engine, self.tokens, places, carrying=Carrying(self.store, "a-run", most_bytes))
+            carrying = Carrying(self.store, "a-run", most_bytes)
+            runner = Runner(engine, self.tokens, places, carrying=carrying, told=told)
             try:
                 return await runner.attempt(task or self.task, slot_of(), 7, cut, course)
             finally:
@@ -198,6 +220,38 @@ def test_calls_that_were_cut_off_are_undone_and_run_again_elsewhere(
     end, engine = world.second(rest)
     assert (end.stop_reason, len(end.tool_calls), len(engine.asked)) == ("stop", calls_before + 1, 1)
     assert end.tool_calls[-1].result == ("a.txt\nkeep\n" if calls_before else "a.txt\n") + "broken\nmore"
+
+
+def test_who_hands_it_back_before_going_on_hands_back_all_of_it(tokens: Tokens, tmp_path: Path) -> None:
+    """It waited for a sandbox until this process ended too: nothing of what was sampled, or done, is gone."""
+    world = World(tokens, tmp_path, "echo a > b", "cat b")
+    _, course = world.first(1, whole=True, grace_s=[None])
+    rest = again(course)
+    assert rest.workspace is not None
+    end, course = world.at_once(rest)
+    assert (end.stop_reason, end.turns, course.lost) == ("cancelled", 0, "")
+    handed = again(course)
+    assert handed.model_dump_json() == rest.model_copy(update={"hops": 2}).model_dump_json()
+    end, engine = world.second(handed)
+    assert (end.stop_reason, [call.result for call in end.tool_calls][1:]) == ("stop", ["a"])
+    assert len(engine.asked) == 1
+
+
+def test_of_several_calls_of_a_turn_all_are_undone_process_after_process(
+    tokens: Tokens, tmp_path: Path
+) -> None:
+    """The first of three is over, the second is cut off, in two processes; the third goes through."""
+    world = World(tokens, tmp_path, "echo kept > keep", "echo run >> runs ;; sleep 2; ls ;; cat runs")
+    rest = None
+    for hops in (1, 2):
+        end, course = world.after_a_call(rest, 1)
+        rest = again(course)
+        assert (end.stop_reason, [call.turn for call in end.tool_calls]) == ("cancelled", [0, 1, 1])
+        assert (rest.hops, len(rest.turns), len(rest.tool_turns), course.lost) == (hops, 2, 1, "")
+    assert rest is not None
+    end, engine = world.second(rest)
+    assert [call.result for call in end.tool_calls][2:] == ["a.txt\nkeep\nruns", "run"]
+    assert len(engine.asked) == 1
 
 
 def test_at_a_publish_a_call_that_runs_is_waited_for(tokens: Tokens, tmp_path: Path) -> None:
