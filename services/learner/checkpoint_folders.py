@@ -41,9 +41,9 @@ class CheckpointFolders:
 
     def discard(self, step: int) -> None:
         """Removes a checkpoint that did not become complete. A complete one is left alone."""
-        if not self.store.exists(f"{self.folder(step)}/{MANIFEST}"):
-            # What made the write fail (a full disk) is what must be told, not that cleaning up failed too.
-            with contextlib.suppress(TemperError, OSError):
+        # What made the write fail (a full disk) is what must be told, not that cleaning up failed too.
+        with contextlib.suppress(TemperError, OSError):
+            if not self.store.exists(f"{self.folder(step)}/{MANIFEST}"):
                 self.store.delete(self.folder(step))
 
     def incomplete(self) -> list[int]:

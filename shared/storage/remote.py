@@ -56,15 +56,24 @@ class Patience:
 
 
 @contextlib.contextmanager
-def told_as_ours(uri: str) -> Iterator[None]:
+def told_as_ours(uri: str, *, writing: bool = False) -> Iterator[None]:
     """Errors of a client of a remote store as an `UnreachableError`; a missing object as a `StorageError`."""
     try:
         yield
     except FileNotFoundError as error:
+        if writing:
+            raise StorageError(
+                f"{uri} cannot be written: its bucket is not there; make it, or correct storage.uri"
+            ) from error
         raise no_such_object(uri) from error
     except (TemperError, MemoryError):
         raise
     except Exception as error:  # clients of remote stores have errors of their own
+        if isinstance(error, PermissionError) or "credential" in type(error).__name__.lower():
+            raise UnreachableError(
+                f"{uri} is refused: {one_line(error)}; see the credentials of this process (of S3: AWS_ACCESS_KEY_ID, "
+                "AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL) and what they are allowed"
+            ) from error
         raise UnreachableError(
             f"{uri} cannot be reached: {one_line(error)}; is the object store there?"
         ) from error

@@ -143,7 +143,16 @@ class ObjectStore:
         return complete
 
     def exists(self, key: str) -> bool:
-        return self._asked(key, lambda: bool(self._file_system.isfile(self._path(key))))
+        """Raises `UnreachableError` where a remote store does not say."""
+
+        def there() -> bool:
+            # Not `isfile`: to fsspec whatever goes wrong means that there is no file.
+            try:
+                return bool(self._file_system.info(self._path(key))["type"] == "file")
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return self._asked(key, there)
 
     def list(self, prefix: str = "") -> list[str]:
         """Keys that start with `prefix`, sorted; partial files are no keys."""
@@ -214,7 +223,7 @@ class ObjectStore:
 
         def write() -> str:
             hasher = hashlib.sha256()
-            with told_as_ours(uri), self._file_system.open(self._path(key), "wb") as target:
+            with told_as_ours(uri, writing=True), self._file_system.open(self._path(key), "wb") as target:
                 for chunk in chunks():
                     target.write(chunk)
                     hasher.update(chunk)

@@ -42,7 +42,7 @@ def test_everything_waits_for_a_store_that_comes_back(tmp_path: Path) -> None:
         ):
             clock = Clock(back_at=60.0)
             ShakyFileSystem.away = True
-            work(ObjectStore(plain.uri, clock.patience(180.0)))
+            assert work(ObjectStore(plain.uri, clock.patience(180.0)))
             assert 60.0 <= clock.time < 66.0, "it is asked again every few seconds"
         assert plain.get_bytes(plain.uri_of("c")) == b"23", (
             "what is written again is written from the beginning"
@@ -56,6 +56,8 @@ def test_patience_ends_with_the_reason(tmp_path: Path) -> None:
         with pytest.raises(UnreachableError, match=r"far/a cannot be reached: AwayError: no route to host"):
             ObjectStore(plain.uri, clock.patience(180.0)).put_bytes("a", b"1")
         assert clock.time == pytest.approx(180.0)
+        with pytest.raises(UnreachableError, match="cannot be reached"):
+            plain.exists("a")
 
 
 def test_what_waiting_does_not_mend_is_told_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import DigestMismatchError, StorageError
+from shared.errors import DigestMismatchError, StorageError, UnreachableError
 from shared.storage import ObjectStore
 
 
@@ -129,3 +129,31 @@ def test_a_writer_in_place_gets_a_path_on_a_local_store_only(tmp_path: Path) -> 
 def test_a_protocol_that_is_not_there_is_named() -> None:
     with pytest.raises(StorageError, match="'nowhere://x' cannot be opened"):
         ObjectStore("nowhere://x")
+
+
+def test_a_bucket_that_is_missing_and_one_that_is_not_ours_are_named(
+    s3_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    with pytest.raises(
+        StorageError, match=r"s3://nowhere/x/a cannot be written: its bucket .* make it, or correct"
+    ):
+        ObjectStore("s3://nowhere/x").put_bytes("a", b"x")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        store = ObjectStore(f"{s3_uri}/x")
+        for work in (
+            lambda: store.put_bytes("a", b"x"),
+            lambda: store.listed("a"),
+            lambda: store.exists("a"),
+        ):
+            with pytest.raises(UnreachableError, match=r"is refused: .*credentials.* AWS_ACCESS_KEY_ID"):
+                work()
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
