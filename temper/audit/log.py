@@ -72,9 +72,12 @@ class TopicLog:
 
     def message(self, record: RawRecord) -> Message:
         """Raises `ContractError` for a record that cannot be read, `StorageError` where its body is not there."""
+        return decode(header(record.headers, "schema"), self.body(record))
+
+    def body(self, record: RawRecord) -> bytes:
+        """Raises `ContractError` for a ticket that cannot be read, `StorageError` where its body is not there."""
         ticket = header(record.headers, "claim")
-        body = self._parked(ticket) if ticket else record.value
-        return decode(header(record.headers, "schema"), body or b"")
+        return (self._parked(ticket) if ticket else record.value) or b""
 
     def _parked(self, ticket: str) -> bytes:
         """A body is found by its digest in the run's own store first: a copied run's tickets name the old place."""

@@ -57,7 +57,13 @@ def _swept(config: Path, older_than: float, *, remove: bool) -> Sequence[Kept]:
     with connected(load_settings(config)) as settings:
         store = ObjectStore(settings.storage_uri)
         wanted = named(settings, store, lambda count: typer.echo(f"{count:,} records read", err=True))
-        found = sweeping.look(store, settings.run.name, wanted, older_than)
+        found = sweeping.look(store, settings.run.name, wanted.digests, older_than)
+        if not wanted.own and any(one.free for one in found):
+            raise ConfigError(
+                f"{settings.bus.bootstrap_servers} has no record of the run {settings.run.name!r} under "
+                f"{settings.bus.namespace!r}, so nothing says what of {store.uri} is wanted: name the run's own broker "
+                "(bus.bootstrap_servers) and bus.namespace; where its topics are gone for good, remove the folders yourself"
+            )
         if remove:
             sweeping.remove(store, found)
     return found

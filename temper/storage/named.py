@@ -1,70 +1,81 @@
 """Which objects the records of a run still name.
 
-Invariant: every record of every topic of the run is looked at, waiting retries and dead letters (which a replay sends
-again) among them; a record that cannot be read, but may name something, is an error and no absence.
+Invariant: every record of every topic of the run's namespace is looked at: those that the settings name no more (a
+workload or a retry delay that was taken out), waiting retries and dead letters (which a replay sends again) among them;
+and whatever looks like a digest where a record names objects counts as one, also in a task of a version that this
+process cannot read.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from shared.bus.admin import admin_client
 from shared.bus.delivery import RawRecord
 from shared.bus.records import header
 from shared.contracts import Task
-from shared.contracts.base import Message
 from shared.errors import ContractError, StorageError, UnreachableError
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.audit.collect import audited_topics
 from temper.audit.log import TopicLog
 
+_DIGESTS = re.compile(r"[0-9a-f]{64}")
+_TELL_EVERY = 100_000
 
-def named(
-    settings: Settings, store: ObjectStore, told: Callable[[int], None] = lambda count: None
-) -> frozenset[str]:
-    """The digests of bodies and workspaces. Blocking. `told` gets the count of records so far, now and then.
 
-    Raises `BusError` where the topics cannot be read, `StorageError` for a record whose objects cannot be known.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """`digests` of bodies and workspaces; `own`: the records that are the run's."""
+
+    digests: frozenset[str]
+    own: int
+
+
+def named(settings: Settings, store: ObjectStore, told: Callable[[int], None] = lambda count: None) -> Named:
+    """Blocking. `told` gets the count of records so far, now and then.
+
+    Raises `BusError` where the topics cannot be read, `UnreachableError` where the body of a task cannot be had now.
     """
     found: set[str] = set()
-    with TopicLog(settings, audited_topics(settings), store) as log:
+    own = 0
+    with TopicLog(settings, _topics(settings), store) as log:
         for count, record in enumerate(log.records(), 1):
-            found |= _of(record, log.message)
-            if not count % 1000:
+            own += header(record.headers, "run_id") == settings.run.name
+            found |= _of(record, log.body)
+            if not count % _TELL_EVERY:
                 told(count)
-    return frozenset(found)
+    return Named(frozenset(found), own)
 
 
-def _of(record: RawRecord, read: Callable[[RawRecord], Message]) -> set[str]:
-    digests: set[str] = set()
+def _topics(settings: Settings) -> tuple[str, ...]:
+    """Those that must be there, and whatever else is there under the namespace."""
+    with admin_client(settings.bus) as client:
+        there = {str(topic) for topic in client.list_topics()}
+    prefix = f"{settings.bus.namespace}."
+    return tuple(sorted({*audited_topics(settings), *(topic for topic in there if topic.startswith(prefix))}))
+
+
+def _of(record: RawRecord, body: Callable[[RawRecord], bytes]) -> set[str]:
     ticket = header(record.headers, "claim")
-    if ticket:
-        try:
-            digests.add(str(json.loads(ticket)["sha256"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StorageError(
-                f"record {record.position} has a ticket that cannot be read: {error}"
-            ) from error
+    # A ticket without a digest is nobody's: no process can redeem it.
+    digests = set(_DIGESTS.findall(ticket))
     # Of what tasks carry only a continuation names an object; whoever has none is spared the reading.
     if header(record.headers, "schema").startswith(f"{Task.SCHEMA}/") and (
         ticket or b'"workspace"' in (record.value or b"")
     ):
-        digests |= _workspace(record, read)
+        digests |= _in_task(record, body)
     return digests
 
 
-def _workspace(record: RawRecord, read: Callable[[RawRecord], Message]) -> set[str]:
+def _in_task(record: RawRecord, body: Callable[[RawRecord], bytes]) -> set[str]:
     try:
-        message = read(record)
+        return set(_DIGESTS.findall(body(record).decode(errors="replace")))
     except UnreachableError:
         raise
     except (ContractError, StorageError):
-        return set()  # No process can take it either, so none goes on with its workspace.
-    if (
-        not isinstance(message, Task)
-        or message.continuation is None
-        or message.continuation.workspace is None
-    ):
-        return set()
-    return {message.continuation.workspace.sha256}
+        return (
+            set()
+        )  # Its body is gone or another: no process can take it either, so none goes on with its workspace.

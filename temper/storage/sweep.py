@@ -6,6 +6,7 @@ still on its way. Weights and checkpoints are the learner's, and are not looked 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 
 from services.rollout.turns import carrying
 from shared.bus import claims
+from shared.errors import StorageError
 from shared.storage import ObjectStore, Stored
 
 KINDS = {"bodies": claims.PREFIX, "workspaces": carrying.PREFIX}
 """What it is, and the folder of the store."""
 LEAST_AGE_H = 1.0
+_OURS = re.compile(r"[0-9a-f]{64}")
 AGE_H = 24.0
 """A record follows its object by as long as its broker can be away."""
 
@@ -41,7 +44,7 @@ def look(
 ) -> list[Kept]:
     """What there is of each kind, and what of it may go. Blocking. Raises `StorageError`."""
     written_before = (time.time() if now_s is None else now_s) - older_than_h * 3600
-    found = {kind: store.listed(f"{folder}/{run}") for kind, folder in KINDS.items()}
+    found = {kind: _ours(store, f"{folder}/{run}") for kind, folder in KINDS.items()}
     return [
         Kept(
             kind,
@@ -50,6 +53,13 @@ def look(
             _free(objects, named, written_before),
         )
         for kind, objects in found.items()
+    ]
+
+
+def _ours(store: ObjectStore, folder: str) -> list[Stored]:
+    """What lies there under a digest, as bodies and workspaces do; the rest is somebody else's."""
+    return [
+        stored for stored in store.listed(folder) if _OURS.fullmatch(stored.key.removeprefix(f"{folder}/"))
     ]
 
 
@@ -65,4 +75,9 @@ def remove(store: ObjectStore, kept: Iterable[Kept]) -> None:
     """What may go of them. Blocking. Raises `StorageError`; what is gone by then is gone."""
     for one in kept:
         for stored in one.free:
-            store.delete(stored.key)
+            try:
+                store.delete(stored.key)
+            except OSError as error:
+                raise StorageError(
+                    f"{store.uri_of(stored.key)} cannot be removed: {error.strerror}; sweep as the user whose store it is"
+                ) from error

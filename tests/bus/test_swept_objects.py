@@ -18,7 +18,7 @@ from shared.bus import claims
 from shared.bus.connect import client_options
 from shared.bus.deadletters import DeadLetters
 from shared.bus.topics import TopicNames, names
-from shared.contracts import Continuation, SampledTurn, ToolAnswer, ToolTurn, WorkspaceRef
+from shared.contracts import Continuation, SampledTurn, Task, ToolAnswer, ToolTurn, WorkspaceRef
 from shared.settings import Settings
 from shared.storage import ObjectStore
 from temper.cli import storage as cli
@@ -61,10 +61,18 @@ async def sent(settings: Settings, store: ObjectStore) -> list[str]:
 
 
 def left_alone(store: ObjectStore, settings: Settings) -> list[str]:
-    """Of another run, of the learner, and of a record that is still on its way."""
-    foreign = store.put_bytes(claims.key_of("another-run", "f" * 64), b"x").uri
+    """Of other runs, of the learner, and what somebody else put beside them."""
+    foreign = [
+        store.put_bytes(key, b"x").uri
+        for key in (
+            claims.key_of("another-run", "f" * 64),
+            claims.key_of(f"{settings.run.name}0", "f" * 64),
+            claims.key_of(settings.run.name, "readme.txt"),
+            claims.key_of(f"{settings.run.name}/copied", "f" * 64),
+        )
+    ]
     weights = store.put_bytes(f"policies/{settings.run.name}/0/model.safetensors", b"x").uri
-    return [uri.removeprefix(f"{store.uri}/") for uri in (foreign, weights)]
+    return [uri.removeprefix(f"{store.uri}/") for uri in (*foreign, weights)]
 
 
 def aged(store: ObjectStore, keys: list[str]) -> None:
@@ -118,6 +126,70 @@ def test_what_retention_took_the_records_of_goes_but_dead_letters_hold_it(
     assert len(read_raw(settings, TopicNames(settings.bus.namespace).dead("rollout"))) == 1
     assert len(store.list(f"bodies/{settings.run.name}/")) == 2
     assert named[1] in store.list("workspaces/")
+
+
+def test_topics_that_the_settings_name_no_more_and_heartbeats_are_read_too(
+    make_settings: Make, tmp_path: Path
+) -> None:
+    """A workload and a retry delay were taken out of the run's file; their records wait there all the same."""
+    workloads = [{"name": "single_turn"}, {"name": "agentic"}]
+    bus = {"claim_check_bytes": 2048, "partitions": 1}
+    settings = make_settings(bus={**bus, "retry_delays_s": [3.0, 7.0]}, workloads=workloads)
+    store, topics = ObjectStore(settings.storage_uri), names(settings)
+
+    async def send() -> None:
+        async with producing(settings) as producer:
+            places = [topics.tasks("agentic", "normal"), topics.retries("verifier", 7.0), topics.workers]
+            for number, topic in enumerate(places):
+                await producer.send(topic, reward(settings, number, size=50_000))
+
+    run(send())
+    before = store.list(f"bodies/{settings.run.name}/")
+    aged(store, before)
+    later = settings.model_copy(
+        update={
+            "bus": settings.bus.model_copy(update={"retry_delays_s": (3.0,)}),
+            "workloads": settings.workloads[:1],
+        }
+    )
+    assert asked(later, tmp_path, "sweep")["bodies"]["removed"] == 0
+    assert store.list(f"bodies/{settings.run.name}/") == before and len(before) == 3
+
+
+def test_a_task_of_a_version_that_is_not_known_here_keeps_its_workspace(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """A newer process may take it. A ticket that is damaged costs nobody the sweep."""
+    store, topic = ObjectStore(settings.storage_uri), names(settings).tasks("single_turn", "normal")
+    small, first = handed_back(settings, store, 1, 20)
+    large, second = handed_back(settings, store, 2, 50_000)
+    bodies = [message.model_dump_json().encode() for message in (small, large)]
+
+    async def send() -> None:
+        async with producing(settings) as producer:
+            headers = [("schema", f"{Task.SCHEMA}/999".encode()), ("run_id", settings.run.name.encode())]
+            await producer.send_raw(topic, b"key", bodies[0], headers)
+            ticket = claims.park(store, settings.run.name, bodies[1]).encode()
+            await producer.send_raw(topic, b"key", b"", [*headers, ("claim", ticket)])
+            await producer.send_raw(topic, b"key", b"", [*headers, ("claim", b"\xff{")])
+
+    run(send())
+    free = claims.key_of(settings.run.name, "a" * 64)
+    store.put_bytes(free, b"nobody names it")
+    kept = [first, second, *store.list(f"bodies/{settings.run.name}/")]
+    aged(store, kept)
+    assert asked(settings, tmp_path, "sweep")["bodies"]["removed"] == 1
+    assert sorted(store.list()) == sorted(set(kept) - {free})
+
+
+def test_another_broker_says_nothing_of_the_run_so_nothing_goes(settings: Settings, tmp_path: Path) -> None:
+    store = ObjectStore(settings.storage_uri)
+    key = claims.key_of(settings.run.name, "a" * 64)
+    store.put_bytes(key, b"named elsewhere")
+    aged(store, [key])
+    words = ["sweep", "--config", str(write_config(settings, tmp_path))]
+    done = CliRunner().invoke(cli.app, words)
+    assert "has no record of the run" in str(done.exception) and store.list() == [key]
 
 
 @pytest.mark.parametrize("hours", ["0", "nan", "-3"])
