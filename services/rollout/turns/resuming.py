@@ -7,7 +7,7 @@ there; the policy goes on only behind the very ids that its last turn followed.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.rollout.continuing import Course, joined, rest_of
 from services.rollout.engines.base import Generation, Ids
@@ -36,5 +36,8 @@ class Resuming:
             except asyncio.CancelledError:
                 self.course.made(made, context)
                 raise
+        elif made.stop_reason == "cut":
+            # Cut at its last token, or by who had more room: nobody asks for its end here, and nothing is missing.
+            made = replace(made, stop_reason="length")
         self.course.made(made, context)
         return made

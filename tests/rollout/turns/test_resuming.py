@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from services.rollout.continuing import Course, OtherContextError
-from services.rollout.engines.base import GenerateRequest, Ids
+from services.rollout.engines.base import GenerateRequest, Generation, Ids
 from services.rollout.engines.cut import Cut
 from services.rollout.engines.instant import InstantEngine
 from services.rollout.turns.episode import End
+from services.rollout.turns.resuming import Resuming
 from services.rollout.turns.runner import Runner
 from services.rollout.turns.tokens import Tokens
 from shared.contracts import Continuation, Limits, Sampling
@@ -102,3 +103,20 @@ def test_tools_that_answer_otherwise_are_another_context(tiny_tokenizer: Any, ti
     _, course = world.attempt(1, slow=2)
     with pytest.raises(OtherContextError, match="another context"):
         world.attempt(2, course.handed_back(), domain=Counting(5))
+
+
+@pytest.mark.parametrize("room", [5, 3])
+def test_a_turn_that_was_cut_at_its_last_token_has_its_length(room: int) -> None:
+    """And it has here, where there is less room: as `cancelled` it would wait for a process that nobody asks for."""
+    context, ids = np.arange(4, dtype=np.int32), np.arange(5, dtype=np.int32)
+    cut = Generation(ids, -ids.astype(np.float32), ((5, 1),), "cut")
+    course = Course()
+    course.made(cut, context)
+
+    class Nobody:
+        async def sample(self, *asked: Any) -> Generation:
+            raise AssertionError(asked)
+
+    made = asyncio.run(Resuming(Nobody(), Course(course.handed_back())).sample(context, room, 0))
+    assert made.stop_reason == "length"
+    np.testing.assert_array_equal(made.token_ids, ids)
