@@ -260,6 +260,9 @@ class KeeperClient:
         try:
             await self._write(message, descriptors)
             reply, descriptor = await answer
+        except asyncio.CancelledError:
+            _close_passed(answer)
+            raise
         finally:
             self._answers.pop(number, None)
         if "error" in reply:
@@ -326,3 +329,11 @@ class KeeperClient:
                 future.set_exception(SandboxFault(self._lost))
                 future.exception()
         self._running.clear()
+
+
+def _close_passed(answer: asyncio.Future[tuple[dict[str, Any], int | None]]) -> None:
+    """It came, and whoever asked was cancelled before it saw it: an open folder keeps its mount."""
+    if answer.done() and not answer.cancelled() and answer.exception() is None:
+        descriptor = answer.result()[1]
+        if descriptor is not None:
+            os.close(descriptor)

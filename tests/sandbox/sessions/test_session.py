@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
@@ -245,6 +246,32 @@ def test_who_is_cancelled_in_the_middle_of_files_touches_no_other_session(
         within(test)
     finally:
         may_go.set()
+
+
+def test_a_folder_that_is_opened_for_somebody_who_was_just_cancelled_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(sandbox: Sandbox) -> None:
+        async with await sandbox.session({"f": b"x"}) as session:
+            await session.read("f")
+            passed: list[int] = []
+            work = asyncio.ensure_future(session.read("f"))
+            take = sandbox.keeper._take
+
+            def taken(message: dict[str, Any], descriptor: int | None) -> None:
+                take(message, descriptor)
+                if descriptor is not None:
+                    passed.append(descriptor)
+                    work.cancel()
+
+            monkeypatch.setattr(sandbox.keeper, "_take", taken)
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            (descriptor,) = passed
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+
+    within(test)
 
 
 def test_many_snapshots_reach_a_limit_that_is_said() -> None:
