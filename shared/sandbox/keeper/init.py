@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from shared.sandbox.keeper.looks import Looks, cpu_of_ended, pids, stat_of
 from shared.sandbox.keeper.mounts import own_proc
 from shared.sandbox.keeper.task_clock import TaskClock
+from shared.sandbox.prewarmed.inside.kernel import hear_of_ends_alone
 
 
 def run_init(
@@ -47,6 +48,7 @@ def run_init(
         os.read(held, 1)
         os.close(held)
         become(request, rest, told)
+    hear_of_ends_alone()
     _close_all_but(report, let_go)
     clock = TaskClock(child) if look_s else None
     os.close(let_go)

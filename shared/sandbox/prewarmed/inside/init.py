@@ -39,6 +39,7 @@ from shared.sandbox.prewarmed.inside.kernel import (
     check,
     close_all_but,
     fork,
+    hear_of_ends_alone,
     mount,
     prctl,
     signalfd,
@@ -91,6 +92,7 @@ def watch(runner: int, leash: socket.socket, begun: int, request: dict[str, Any]
     it and from those who wait for its first byte.
     """
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD,))
+    hear_of_ends_alone()
     ended = check(signalfd(-1, CHILD_ENDED, os.O_CLOEXEC | os.O_NONBLOCK), "a descriptor of signals")
     poll = select.poll()
     poll.register(leash, POLLRDHUP)
