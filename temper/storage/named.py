@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from shared.bus.admin import admin_client
 from shared.bus.delivery import RawRecord
 from shared.bus.records import header
+from shared.bus.topics import manifest
 from shared.contracts import Task
 from shared.errors import ContractError, StorageError, UnreachableError
 from shared.settings import Settings
 from shared.storage import ObjectStore
-from temper.audit.collect import audited_topics
 from temper.audit.log import TopicLog
 
 _DIGESTS = re.compile(r"[0-9a-f]{64}")
@@ -51,11 +51,18 @@ def named(settings: Settings, store: ObjectStore, told: Callable[[int], None] = 
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:
-    """Those that must be there, and whatever else is there under the namespace."""
+    """Those that must be there, and others of their kinds that are there under the namespace."""
+    prefix = f"{settings.bus.namespace}."
+    wanted = {spec.name for spec in manifest(settings)}
+    kinds = {name.removeprefix(prefix).partition(".")[0] for name in wanted}
     with admin_client(settings.bus) as client:
         there = {str(topic) for topic in client.list_topics()}
-    prefix = f"{settings.bus.namespace}."
-    return tuple(sorted({*audited_topics(settings), *(topic for topic in there if topic.startswith(prefix))}))
+    others = {
+        name
+        for name in there
+        if name.startswith(prefix) and name.removeprefix(prefix).partition(".")[0] in kinds
+    }
+    return tuple(sorted(wanted | others))
 
 
 def _of(record: RawRecord, body: Callable[[RawRecord], bytes]) -> set[str]:
