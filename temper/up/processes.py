@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import TemperError
+from temper.up.notes import note
 from temper.up.restart import Exit, GiveUp, RestartPolicy
 
 DEFAULTS = {
@@ -138,7 +139,7 @@ class ProcessTree:
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
-        item.pid_file.write_text(f"{item.process.pid}\n")
+        note(item.pid_file, f"{item.process.pid}\n")
         try:
             item.exit_code = await item.process.wait()
         finally:

@@ -14,6 +14,8 @@ from shared.settings import Settings
 
 RECENT_STEPS = 5
 """Steps whose mean duration predicts the time left."""
+SILENT_STEPS = 5
+"""So many one after another from which nothing was learnt are told: a person would wait for hours."""
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Progress:
                 self.steps[message.step] = message
                 # A pause is told by itself, with what to do about it.
                 notes = message.notes[1:] if message.action == "pause" else message.notes
+                notes = (*notes, *self._silence(message))
                 return "\n".join([self.step_line(message), *(f"         {note}" for note in notes)])
             case Evaluation() if message.name not in self.evaluations:
                 self.evaluations[message.name] = message
@@ -50,12 +53,43 @@ class Progress:
                 return self._hold_or_lift(message)
         return None
 
+    def _silence(self, step: Step) -> list[str]:
+        """Told once, at the last of `SILENT_STEPS` in which no attempt was trained."""
+        streak = 0
+        while (one := self.steps.get(step.step - streak)) is not None and _is_silent(one, step):
+            streak += 1
+        if streak != SILENT_STEPS:
+            return []
+        means = [reward.mean for reward in step.rewards.values()]
+        way = (
+            "a harder difficulty"
+            if means and min(means) > 0.5
+            else "an sft stage before, an easier difficulty"
+        )
+        return [
+            f"nothing was learnt in {streak} steps: in every group all attempts earned the same; what helps is {way} or "
+            "a larger group_size"
+        ]
+
+    def so_far(self) -> list[str]:
+        """Of a run that goes on: where it is, in a few lines."""
+        latest, lines = self.latest, []
+        if latest is not None:
+            lines.append(f"goes on after step {latest.step}/{self.total_steps}")
+        lines += [evaluation_line(one) for one in list(self.evaluations.values())[-1:]]
+        lines += [self._held_line(name, reason) for name, reason in self.held.items()]
+        return [*lines, *([self._paused_line()] if self.paused else [])]
+
     def _hold_or_lift(self, control: Control) -> str | None:
         if control.kind == "lift":
             return f"domain {control.domain} is lifted" if self.held.pop(control.domain, None) else None
         news = self.held.get(control.domain) != control.reason
         self.held[control.domain] = control.reason
-        return f"domain {control.domain} is held back: {control.reason}" if news else None
+        return self._held_line(control.domain, control.reason) if news else None
+
+    @staticmethod
+    def _held_line(domain: str, reason: str) -> str:
+        return f"domain {domain} is held back: {reason}"
 
     def _pause_or_resume(self, control: Control) -> str | None:
         before, self.paused = self.paused, control.reason if control.kind == "pause" else ""
@@ -63,6 +97,9 @@ class Progress:
             return None
         if not self.paused:
             return "the learner goes on"
+        return self._paused_line()
+
+    def _paused_line(self) -> str:
         return f"{self.paused}; look at it, then `temper resume {self.settings.run_folder}`"
 
     @property
@@ -118,6 +155,13 @@ class Progress:
             f"kl {step.kl:.4f}  entropy {step.entropy:.3f}  {seconds:.1f} s  "
             f"{step.effective_throughput:.1f} valid/s" + (f"  reward {rewards}" if rewards else "")
         )
+
+
+def _is_silent(step: Step, like: Step) -> bool:
+    """Of the stage of `like`. What a guard dropped was told by it."""
+    return (
+        step.stage_index == like.stage_index and not step.trained_trajectories and step.action == "continue"
+    )
 
 
 def at_work(beat: Heartbeat) -> bool:

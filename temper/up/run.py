@@ -31,6 +31,7 @@ from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
 from shared.stopping import in_background, unless
 from temper.audit.place import REPLAY
+from temper.up.notes import note
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress, at_work
 from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
@@ -83,7 +84,7 @@ def prepare(resolved: Settings) -> bool:
         )
     if not fresh:
         refuse_changes(load_settings(place, environment={}), resolved)
-    place.write_text(to_toml(resolved), encoding="utf-8")
+    note(place, to_toml(resolved))
     return fresh
 
 
@@ -133,7 +134,7 @@ class LocalRun:
             port = self._bootstrap.rsplit(":", 1)[1]
             self._processes.start(BROKER, ["broker", "--port", port, "--data", str(data)])
             # `temper audit` of a run in progress finds the broker here.
-            (self._settings.run_folder / "broker.address").write_text(self._bootstrap)
+            note(self._settings.run_folder / "broker.address", self._bootstrap)
             self._view.line(f"dev broker on {self._bootstrap}, data in {data}")
         try:
             waiting = in_background(lambda: wait_for_broker(self._connected.bus))
@@ -203,6 +204,8 @@ class LocalRun:
         topics = [names.steps, names.control, names.workers]
         reader = LogReader(self._connected, "scheduler", topics, "earliest", None)
         try:
+            if not self._fresh:
+                await self._catch_up(reader)
             while not self._stop.is_set() and self._progress.ended is None:
                 deliveries = await reader.poll(0.3, 500)
                 if deliveries:
@@ -216,9 +219,19 @@ class LocalRun:
         if self._progress.ended is None:
             self._view.line("stopping: services drain, the same command resumes")
 
-    def _observe(self, message: Message) -> None:
+    async def _catch_up(self, reader: LogReader) -> None:
+        """What the run did before it was started again: it stands in the scroll-back of that time, so a few lines do."""
+        async for delivery in reader.to_end():
+            if delivery.headers.run_id == self._settings.run.name:
+                self._observe(delivery.message, tell=False)
+            if self._stop.is_set():
+                return
+        for line in self._progress.so_far():
+            self._view.line(line)
+
+    def _observe(self, message: Message, *, tell: bool = True) -> None:
         news = self._progress.observe(message)
-        if news:
+        if news and tell:
             self._view.line(news)
         if isinstance(message, Heartbeat) and at_work(message):
             self._processes.heard(message.worker_id, message.pid)
