@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -28,6 +31,17 @@ def test_the_run_that_is_shown_has_the_episodes_that_it_says() -> None:
     assert (episode.turns, episode.context_tokens, episode.call_format) == (20, 4096, "hermes")
     assert (episode.commands.wall_s, episode.commands.memory_mb) == (30.0, 512)
     assert episode.context.policy == "compress"
+
+
+def test_the_domain_that_is_shown_is_admitted(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "renaming.py").write_text(shown)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "temper", "domains", "admit", "renaming:Renaming", "--seeds", "2"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "renaming version 1: admitted" in done.stdout
 
 
 def test_every_key_and_number_of_the_page() -> None:
