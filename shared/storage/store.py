@@ -260,5 +260,5 @@ def _checked(key: str) -> str:
 def _compare(uri: str, found: str, announced: str) -> None:
     if announced and found != announced:
         raise DigestMismatchError(
-            f"{uri} hashes to {found}, announced was {announced}: it is damaged or was replaced; fetch it again"
+            f"{uri} hashes to {found}, announced was {announced}: it is damaged or was replaced; restore it from a copy, or use an earlier one"
         )
