@@ -61,7 +61,7 @@ class AgentSettings(BaseModel):
 def _files(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise ConfigError(
-            f"agent folder {str(folder)!r} is not there: give the folder of the agent's program"
+            f"agent.folder is {str(folder)!r}: there is no such folder; give the one that holds the agent's program"
         )
     found: dict[str, str] = {}
     size = 0
@@ -71,12 +71,14 @@ def _files(folder: Path) -> dict[str, str]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"agent file {path} cannot be read as text: {said(error)}") from error
+            raise ConfigError(
+                f"agent.folder holds {path}, which cannot be read as text: {said(error)}"
+            ) from error
         found[f"{FOLDER}/{path.relative_to(folder).as_posix()}"] = text
         size += len(text)
         if len(found) > MOST_FILES or size > MOST_BYTES:
             raise ConfigError(
-                f"agent folder {str(folder)!r} holds over {MOST_FILES} files or {MOST_BYTES >> 20} MiB: give the "
+                f"agent.folder is {str(folder)!r}: it holds over {MOST_FILES} files or {MOST_BYTES >> 20} MiB: give the "
                 "program alone; what it imports belongs into a root file system (sandbox.roots, python_packages)"
             )
     return found

@@ -1,7 +1,8 @@
 """The trial that a domain passes before it is trained on.
 
 Invariant: a domain is admitted only when the oracle passes, doing nothing and every exploit do not, each near
-miss gets its stated verdict, all of it twice and in two processes, and the splits share no question. Checks run
+miss gets its stated verdict, all of it twice and in two processes, the splits share no question, and somebody has
+every tool that a question names. Checks run
 in the same killable children as in production, so a domain that hangs or crashes is named and not suffered.
 """
 
@@ -30,6 +31,7 @@ from shared.domains.base import (
 )
 from shared.domains.played import play
 from shared.domains.registry import load_domain
+from shared.domains.tool_names import asks_the_domain, own_names, tool_nobody_has
 from shared.errors import ConfigError, TemperError, VerificationFault
 from shared.sandbox.faults import SandboxFault
 from shared.sandbox.limits import Limits
@@ -43,7 +45,9 @@ from shared.verification.children import ChildPool
 from shared.verification.jails import AnyJails, Jails, machine_budget
 from shared.verification.registered import registered, sandbox_here
 
-Trial = Literal["instance", "oracle", "do_nothing", "near_miss", "exploit", "split", "flaky", "fault"]
+Trial = Literal[
+    "instance", "tools", "oracle", "do_nothing", "near_miss", "exploit", "split", "flaky", "fault"
+]
 _ENOUGH_FINDINGS = 20
 _SANDBOX_S = 60.0
 """Most wall time of one check in a sandbox: the verifier's own default."""
@@ -157,10 +161,32 @@ class _Trial:
             return
         self._instances += 1
         self._questions[is_held_out(seed)].add(instance.identity)
+        if wrong := await self._wrong_tool(instance):
+            self.findings.append(Finding("tools", seed, difficulty, wrong, wrong))
         for kind, wanted in answers:
             verdicts = await self._verdicts(instance, wanted.answer)
             self._checks += self._runs
             self.findings.extend(_judged(kind, wanted, instance, verdicts))
+
+    async def _wrong_tool(self, instance: Instance) -> str:
+        """What is wrong with the tools that the draft names, in words. An agent program has tools of its own."""
+        if self._domain.agent is not None or not asks_the_domain(instance.tools):
+            return ""
+        try:
+            own = await self._own_names(instance)
+        except Exception as error:  # noqa: BLE001 - whatever a domain raises is what is reported
+            return f"its tools cannot be made: {raised_at(error)}{type(error).__name__}: {error}"
+        wrong = tool_nobody_has(instance.tools, own)
+        return wrong and f"a draft names {wrong}"
+
+    async def _own_names(self, instance: Instance) -> tuple[str, ...]:
+        try:
+            return own_names(self._domain, instance)
+        except Exception:  # noqa: BLE001 - it may need the sandbox beside which an attempt makes them; told from there
+            async with self._player.session(
+                {path: text.encode() for path, text in instance.files.items()}
+            ) as session:
+                return own_names(self._domain, instance, session)
 
     async def _verdicts(self, instance: Instance, answer: Answer) -> list[str]:
         """One a run. Work is done twice and each result judged in half of the runs: work itself may be flaky."""
@@ -207,10 +233,10 @@ class _Player:
         self._jails = jails
 
     async def play(self, answer: Answer, files: Mapping[str, str]) -> Attempt:
-        return await play(answer, files, self._session)
+        return await play(answer, files, self.session)
 
     @contextlib.asynccontextmanager
-    async def _session(self, files: Mapping[str, bytes]) -> AsyncIterator[Session]:
+    async def session(self, files: Mapping[str, bytes]) -> AsyncIterator[Session]:
         limits = Limits()
         admitted = self._jails.admitted(Demand(1.0, limits.memory_mb))
         async with admitted as box, await box.session(files, limits) as session:

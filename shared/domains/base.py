@@ -271,6 +271,11 @@ def _check_draft(name: str, draft: object) -> None:
         raise ShapeError(
             f"domain {name!r}: the prompt of a draft is {_kind(prompt)}: it must be text (str) or a tuple of ChatMessage"
         )
+    if not isinstance(draft.tools, tuple | list) or not all(isinstance(tool, str) for tool in draft.tools):
+        raise ShapeError(
+            f"domain {name!r}: the tools of a draft are {_kind(draft.tools)}: they must be a tuple of names, "
+            "tools=('bash',)"
+        )
     if not isinstance(draft.identity, str):
         raise ShapeError(
             f"domain {name!r}: the identity of a draft is {_kind(draft.identity)}: it must be text (str)"

@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from shared.domains.agent import AgentProgram
 from shared.episode_settings import EpisodeSettings
+from shared.errors import ConfigError
 from shared.plain_errors import explain, nearest
 from shared.sandbox.settings import SandboxSettings
 from shared.settings.foundation import (
@@ -95,6 +97,13 @@ class Settings(Section):
         declared = {item.name: item for item in self.domains}[domain]
         workload = {item.name: item for item in self.workloads}[declared.workload]
         return workload.episode.changed_by(declared.episode)
+
+    def agent_of(self, domain: str) -> AgentProgram | None:
+        """The operator's program for a declared domain, None without one. Reads its folder; raises `ConfigError`."""
+        try:
+            return self.episode_of(domain).agent.program()
+        except ConfigError as error:
+            raise ConfigError(f"domain {domain!r}: episode.{error}") from error
 
     @property
     def run_folder(self) -> Path:

@@ -22,10 +22,6 @@ from shared.bus.connect import wait_for_broker
 from shared.bus.reader import LogReader
 from shared.bus.topics import TopicNames
 from shared.contracts import Heartbeat, Message, Service
-from shared.data_set import check_data
-from shared.domains.admission import first_look
-from shared.domains.base import HELD_OUT_SEED
-from shared.domains.registry import load_domain
 from shared.errors import ConfigError, StorageError
 from shared.model_folder import check_model_folder
 from shared.settings import Settings, load_settings
@@ -34,6 +30,7 @@ from temper.audit.place import REPLAY
 from temper.up.notes import note
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress, at_work
+from temper.up.refusing import refuse_mistakes
 from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
 from temper.up.view import View
 
@@ -247,12 +244,7 @@ class LocalRun:
 def run_settings(settings: Settings) -> bool:
     """Runs `settings` here unless that run is complete; see `LocalRun.run`."""
     resolved = resolve(settings)
-    # Before the folder is there: a mistake in a domain or its difficulty must not use up the run's name.
-    for declared in resolved.domains:
-        domain = load_domain(declared.name)
-        for seed in (0, HELD_OUT_SEED):
-            first_look(domain, seed, declared.difficulty)
-    check_data(resolved)
+    refuse_mistakes(resolved)  # before the folder is there
     with locked(resolved.run_folder):
         fresh = prepare(resolved)
         if (resolved.run_folder / "summary.json").exists():

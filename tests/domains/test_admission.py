@@ -34,6 +34,9 @@ def test_the_built_in_domains_are_admitted(name: str) -> None:
         ("Flaky", "flaky", "verdicts differ between runs: failed, passed"),
         ("DifferentEveryTime", "fault", "the generator is not deterministic"),
         ("OneSplit", "split", "is in both splits"),
+        ("NamesAToolNobodyHas", "tools", "names tool 'bas', which is not known; did you mean 'bash'?"),
+        ("NamesNoToolOfItsOwn", "tools", "tool 'incremnt', which is not known; did you mean 'increment'?"),
+        ("CannotMakeItsTools", "tools", "its tools cannot be made: faulty.py:"),
     ],
 )
 def test_each_way_to_be_unsound_is_named(place: str, trial: str, words: str) -> None:
@@ -62,6 +65,7 @@ def test_an_unknown_domain_or_difficulty_is_refused_before_anything_starts() -> 
     [
         ("DraftsNothing", r"draft returned nothing \(None\): it must return a Draft"),
         ("PromptsANumber", "the prompt of a draft is a value of type int: it must be text"),
+        ("ToolsAreText", r"the tools of a draft are a value of type str: they must be a tuple of names"),
         ("AnswersANumber", "oracle returned a value of type int: it must return text"),
         (
             "MissesAreText",
@@ -100,3 +104,13 @@ def test_different_findings_stay_apart() -> None:
         Finding("split", 0, {}, "d"),
     ]
     assert len(finding_lines(findings)) == 5
+
+
+def test_a_tool_of_the_domains_own_is_known() -> None:
+    assert tried("tests.verification.faulty:NamesItsOwnTool", seeds=1).admitted
+
+
+def test_one_wrong_tool_is_one_line_whatever_the_seeds() -> None:
+    report = tried("tests.verification.faulty:NamesAToolNobodyHas")
+    assert len(report.findings) == 6
+    assert len(finding_lines(report.findings)) == 1

@@ -8,11 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shared.domains.base import Attempt, Difficulty, Domain, Draft, Instance, Judgement, NearMiss
 from shared.domains.draw import Draw
+from shared.domains.tools import Bench, ToolFunction
 
 FAULTY = "tests.verification.faulty:Faulty"
 
@@ -270,3 +272,44 @@ class DividesByZero(Copying):
 class JudgesNothing(Copying):
     def verify(self, instance: Instance, attempt: Attempt) -> Judgement:
         return None  # type: ignore[return-value]
+
+
+class NamesAToolNobodyHas(Copying):
+    name = "names_a_tool_nobody_has"
+
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return replace(super().draft(draw, difficulty), tools=("bas",))
+
+
+class NamesNoToolOfItsOwn(Copying):
+    name = "names_no_tool_of_its_own"
+
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return replace(super().draft(draw, difficulty), tools=("incremnt", "submit"))
+
+    def tools(self, bench: Bench) -> Sequence[ToolFunction]:
+        return (increment,)
+
+
+class NamesItsOwnTool(NamesNoToolOfItsOwn):
+    name = "names_its_own_tool"
+
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return replace(super().draft(draw, difficulty), tools=("increment", "submit"))
+
+
+class CannotMakeItsTools(NamesNoToolOfItsOwn):
+    name = "cannot_make_its_tools"
+
+    def tools(self, bench: Bench) -> Sequence[ToolFunction]:
+        raise ValueError("no such seed")
+
+
+async def increment(by: int = 1) -> str:
+    """Adds to the counter."""
+    return str(by)
+
+
+class ToolsAreText(Copying):
+    def draft(self, draw: Draw, difficulty: NoDifficulty) -> Draft:
+        return replace(super().draft(draw, difficulty), tools=("bash"))  # type: ignore[arg-type]

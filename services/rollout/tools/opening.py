@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from services.rollout.tools.tool import Tool, ToolFault, make_tool
 from services.rollout.tools.toolset import Toolset
 from services.rollout.tools.workspace import WorkspaceTools
+from shared.domains.tool_names import tool_nobody_has
 from shared.domains.tools import Bench, OffersTools
 from shared.domains.workspace_tools import WORKSPACE_TOOLS
 from shared.errors import ConfigError, ContractError
-from shared.plain_errors import nearest, one_line
+from shared.plain_errors import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +41,10 @@ def open_tools(
     where the domain fails.
     """
     own = _of_domain(domain, bench, bounds or DomainTools())
-    known = (*own, *(name for name in WORKSPACE_TOOLS if name not in own))
-    tools: list[Tool] = []
-    for name in names:
-        if name not in known:
-            raise ContractError(
-                f"task of domain {bench.reference.name!r} names tool {name!r}, which is not known"
-                f"{nearest(name, known)}; known: {', '.join(known)}"
-            )
-        tools.append(own[name] if name in own else workspace.make(name))
-    return Toolset(tuple(tools), network=workspace.permissions.network)
+    if wrong := tool_nobody_has(names, own):
+        raise ContractError(f"task of domain {bench.reference.name!r} names {wrong}")
+    tools = tuple(own[name] if name in own else workspace.make(name) for name in names)
+    return Toolset(tools, network=workspace.permissions.network)
 
 
 def needs_session(names: Sequence[str]) -> bool:

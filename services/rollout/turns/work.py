@@ -115,7 +115,7 @@ class TurnsWork:
 
     def _program(self, domain: Domain, name: str) -> AgentProgram | None:
         """The operator's wins over the domain's own. Raises `ConfigError`."""
-        return self._settings.episode_of(name).agent.program() or domain.agent
+        return self._settings.agent_of(name) or domain.agent
 
     async def _by(self, program: AgentProgram, runner: Runner) -> Attempts:
         if not self._endpoint.port:
