@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shared.domains.agent import AgentProgram
+from shared.domains.agent import AgentProgram, refuse_placeholders
 from shared.errors import ConfigError
 from shared.plain_errors import said
 
@@ -41,6 +41,10 @@ class AgentSettings(BaseModel):
     def _whole(self) -> AgentSettings:
         if not self.command and (self.folder or self.environment):
             raise ValueError("an agent without a command: set command, or leave the table out")
+        try:
+            refuse_placeholders(self.command, self.environment)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         return self
 
     def program(self) -> AgentProgram | None:

@@ -378,6 +378,12 @@ def test_a_domain_may_bring_an_agent_of_its_own(tiny_folder: Path) -> None:
     [
         ({"folder": "somewhere"}, "an agent without a command"),
         ({"command": ["x"], "foldr": "."}, "did you mean 'folder'"),
+        (
+            {"command": ["x", "--task={promt}"]},
+            r"agent.command.1 has the placeholder '{promt}', .* did you mean '{prompt}'",
+        ),
+        ({"command": ["x", "{task}"]}, "has the placeholder '{task}', which is not known.* known: {prompt};"),
+        ({"command": ["x"], "environment": {"TASK": "{prompt}"}}, "agent.environment.TASK has '{prompt}'"),
     ],
 )
 def test_an_agent_that_cannot_be_is_refused(agent: dict[str, Any], why: str) -> None:
@@ -389,6 +395,17 @@ def test_an_agent_that_cannot_be_is_refused(agent: dict[str, Any], why: str) -> 
     }
     with pytest.raises(ConfigError, match=why):
         parse_settings(document)
+
+
+def test_braces_that_are_no_placeholders_are_the_programs_own() -> None:
+    from shared.agent_settings import AgentSettings
+
+    command = ("sh", "-c", "awk '{ print }' ${HOME}/a; find . -exec cat {} +", '{"a": 1}', "{prompt}")
+    made = AgentSettings(command=command, environment={"LOG": "{time} {print}"}).program()
+    assert made is not None
+    assert made.argv("7 + 5?") == (*command[:-1], "7 + 5?")
+    with pytest.raises(ConfigError, match=r"did you mean '{prompt}'"):
+        AgentProgram(("x", "{promt}"))
 
 
 def test_a_folder_that_is_no_program_is_refused(tmp_path: Path) -> None:
