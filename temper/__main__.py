@@ -28,6 +28,7 @@ from temper.cli import (
     resume,
     sandbox,
     services,
+    settings,
     storage,
     topics,
     trace,
@@ -54,6 +55,7 @@ app.command("report")(report.report)
 app.command("resume")(resume.resume)
 app.command("replay")(replay.replay)
 app.command("judge")(judge.judge)
+app.command("settings")(settings.settings)
 app.command("attempt")(attempt.attempt)
 app.command("chat")(chat.chat)
 app.add_typer(checkpoint.app, name="checkpoint")

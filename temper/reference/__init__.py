@@ -1,0 +1,1 @@
+"""What a run's TOML may say, read from the models that check it."""
