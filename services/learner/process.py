@@ -27,9 +27,9 @@ from services.learner.publisher import Publisher
 from services.learner.replica import Replica
 from services.learner.run_lock import RunLock
 from services.learner.snapshot import Announcement
+from services.learner.sources import check_sources
 from services.learner.spans import StepSpans
 from services.learner.stages import check_stages
-from services.learner.start_from import check_sources
 from services.learner.told import read_told
 from services.learner.trainer import Trainer
 from shared.bus.control import ControlWatcher

@@ -15,29 +15,11 @@ from services.learner.manifest import MANIFEST, WEIGHTS, read_manifest
 from services.learner.model import PolicyModel, load_policy
 from services.learner.replica import Replica
 from services.learner.restoring import master_weights
+from services.learner.sources import neither
 from shared.errors import ConfigError, DependencyError
-from shared.settings import LearnerSettings, ModelSettings, Settings
+from shared.settings import LearnerSettings, ModelSettings
 from shared.storage import ObjectStore
 from shared.weights.adapter import AdapterInfo, info_of
-
-
-def check_sources(settings: Settings) -> None:
-    """Before any work starts: what a later stage begins with is there. A place in the run's own store may be filled
-    by then, and a remote one is looked at when its turn comes. Raises `ConfigError`."""
-    own = settings.storage_uri.removeprefix("file://")
-    for stage in settings.stages:
-        place = stage.start_from.removeprefix("file://")
-        if place and "://" not in place and not Path(place).absolute().is_relative_to(own):
-            known = Path(place)
-            if not any((known / name).is_file() for name in (MANIFEST, "config.json")):
-                raise _neither(stage.start_from)
-
-
-def _neither(source: str) -> ConfigError:
-    return ConfigError(
-        f"start_from {source!r} is no checkpoint (no {MANIFEST}) and no Hugging Face folder (no config.json); "
-        "a checkpoint is a folder such as runs/<name>/objects/checkpoints/<name>/00000012"
-    )
 
 
 def start_from(source: str, replica: Replica, learner: LearnerSettings, cache: Path) -> None:
@@ -55,7 +37,7 @@ def start_from(source: str, replica: Replica, learner: LearnerSettings, cache: P
             )
         folder = Path(source)
         if not (folder / "config.json").is_file():
-            raise _neither(source)
+            raise neither(source)
         found = _of_model(source, learner)
     _check_fit(source, replica.policy, found)
     replica.put_weights(found)

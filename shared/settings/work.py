@@ -44,7 +44,7 @@ class DomainSettings(Section):
 class ObjectiveSettings(Section):
     """A preset's name (or that of an `[objectives.<name>]` table), and what this stage changes of it.
 
-    Names and values are checked by the learner, which knows them, before any work starts.
+    Names and values are the learner's, and are checked by every command that starts something, before it does.
     """
 
     preset: str = "grpo"

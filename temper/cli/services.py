@@ -57,6 +57,7 @@ def _command(service: Service) -> Callable[..., None]:
         from shared.settings import load_settings
 
         settings = load_settings(config)
+        refuse_stages(settings, service)
         name = worker_id or default_worker_id(service)
         if "RANK" in os.environ:
             from temper.up.child import tie_to_parent
@@ -73,6 +74,20 @@ def _command(service: Service) -> Callable[..., None]:
         run_service(settings, service, name)
 
     return command
+
+
+def refuse_stages(settings: Settings, service: Service) -> None:
+    """What the learner would refuse, said by every service before it waits for a broker or claims the run's folder.
+
+    A folder that a stage begins with is looked for by the learner alone: other machines need not have it. Raises
+    `ConfigError`.
+    """
+    from services.learner.sources import check_sources
+    from services.learner.stages import check_stages
+
+    check_stages(settings)
+    if service == "learner":
+        check_sources(settings)
 
 
 def default_worker_id(service: Service) -> str:

@@ -1,13 +1,15 @@
 """What `temper up` refuses before anything is started.
 
-Invariant: it uses up no name and leaves no folder: a mistake in a domain, its tools or its agent program is one line,
-and the same command runs once it is mended.
+Invariant: it uses up no name and leaves no folder: a mistake in a stage, a domain, its tools or its agent program is one
+line, and the same command runs once it is mended.
 """
 
 from __future__ import annotations
 
 import contextlib
 
+from services.learner.sources import check_sources
+from services.learner.stages import check_stages
 from shared.data_set import check_data
 from shared.domains.admission import first_look
 from shared.domains.base import HELD_OUT_SEED, Domain, Instance
@@ -18,7 +20,9 @@ from shared.settings import Settings
 
 
 def refuse_mistakes(settings: Settings) -> None:
-    """Looks at one instance of each split of every domain. Raises `ConfigError`."""
+    """Looks at every stage, and at one instance of each split of every domain. Raises `ConfigError`."""
+    check_stages(settings)
+    check_sources(settings)
     for declared in settings.domains:
         domain = load_domain(declared.name)
         program = settings.agent_of(declared.name) or domain.agent

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from services.learner.stages import check_stages
 from shared.domains.registry import load_domain
 from shared.errors import ConfigError
 from shared.settings import Settings, load_settings, parse_settings
@@ -97,12 +98,14 @@ def claim(settings: Settings) -> None:
 
     The first one to come writes the file, as a whole; the others must agree with it, as `temper up` must. Where the
     folder cannot be written (a service's machine may hold nothing of the run) that is said, and the service goes on.
-    Raises `ConfigError` where the configuration is another one, or has a difficulty that its domain refuses.
+    Raises `ConfigError` where the configuration is another one, or has a stage or a difficulty that is refused.
     """
     resolved = resolve(settings)
     place = resolved.run_folder / FILE_NAME
     if not place.exists():
-        _check_difficulties(resolved)  # a mistake in one must not become what the run was started with
+        # A mistake must not become what the run was started with.
+        check_stages(resolved)
+        _check_difficulties(resolved)
         try:
             _write_once(place, to_toml(resolved))
         except OSError as error:

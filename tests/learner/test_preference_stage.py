@@ -23,7 +23,7 @@ from services.learner.objectives.preference import sigmoid_loss
 from services.learner.objectives.presets import Objective, preset
 from services.learner.optimizer import optimizer_tensors
 from services.learner.pairing import batch_of
-from services.learner.start_from import check_sources
+from services.learner.sources import check_sources
 from services.learner.trainer import Trainer
 from shared.contracts import Trajectory
 from shared.errors import ConfigError, StorageError

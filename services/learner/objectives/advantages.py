@@ -10,13 +10,12 @@ normalisation over the whole batch (`whiten`), whose statistics count attempts o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-AdvantageKind = Literal["group_zscore", "group_centered", "leave_one_out", "raw"]
-BatchNormKind = Literal["none", "attempts", "tokens"]
+from services.learner.objectives.kinds import AdvantageKind
+
 Float64 = NDArray[np.float64]
 
 

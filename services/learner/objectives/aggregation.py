@@ -7,9 +7,8 @@ micro-batches, padding it or changing its order changes no weight.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-AggregationKind = Literal["token_mean", "sequence_mean", "sequence_sum", "sequence_sum_constant"]
+from services.learner.objectives.kinds import AggregationKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,8 @@ region cut its gradient; nothing is averaged here.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
-
-SurrogateKind = Literal["clip", "weighted_likelihood", "likelihood", "probability_gap"]
 
 
 def clipped(

@@ -6,14 +6,11 @@ only: the denominator is counted before rejection.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from services.learner.objectives.kinds import CorrectionKind
 from services.learner.objectives.ratios import row_means
-
-CorrectionKind = Literal["none", "truncated", "truncated_sequence", "masked", "masked_sequence"]
 
 
 def correction_weights(

@@ -6,14 +6,10 @@ gradient of k2, which is the gradient of the true KL. (J. Schulman, "Approximati
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-KlKind = Literal["k1", "k2", "k3", "absolute", "k3_k2_gradient"]
-KlPlace = Literal["loss", "reward"]
-"""In the loss it has a gradient of its own; in the reward it lowers the advantage of what was sampled."""
+from services.learner.objectives.kinds import KlKind
 
 
 def kl_estimate(new: Tensor, other: Tensor, kind: KlKind) -> Tensor:

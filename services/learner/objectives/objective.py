@@ -12,15 +12,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.learner.objectives.advantages import AdvantageKind, BatchNormKind
-from services.learner.objectives.aggregation import AggregationKind
-from services.learner.objectives.clipping import SurrogateKind
-from services.learner.objectives.correction import CorrectionKind
-from services.learner.objectives.kl import KlKind, KlPlace
-from services.learner.objectives.preference import PreferenceKind
-from services.learner.objectives.ratios import RatioKind
-
-ObjectiveKind = Literal["imitation", "preference", "policy"]
+from services.learner.objectives.kinds import (
+    AdvantageKind,
+    AggregationKind,
+    BatchNormKind,
+    CorrectionKind,
+    KlKind,
+    KlPlace,
+    ObjectiveKind,
+    PreferenceKind,
+    RatioKind,
+    SurrogateKind,
+)
 
 
 class Objective(BaseModel):

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.learner.objectives.advantages import (
-    AdvantageKind,
-    BatchNormKind,
     Float64,
     group_advantages,
     whiten,
 )
+from services.learner.objectives.kinds import AdvantageKind, BatchNormKind
 
 Int64 = NDArray[np.int64]
 

@@ -6,12 +6,8 @@ of the rejected one, sums over tokens, or means where lengths are normalised. No
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-
-PreferenceKind = Literal["sigmoid", "squared"]
 
 
 def dpo_loss(

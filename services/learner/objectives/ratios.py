@@ -9,12 +9,10 @@ sequences each token belongs to.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-RatioKind = Literal["token", "sequence"]
+from services.learner.objectives.kinds import RatioKind
 
 
 def row_means(values: Tensor, rows: Tensor, count: int) -> Tensor:
