@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 
 from services.scheduler.seeds import held_out_seed
 from shared.contracts import DomainResult, Evaluation, Reward
+from shared.telemetry.text import one_line
+
+_MOST_SAID = 400
+"""Characters of a fault: it stands in one line of a terminal, and its own last words are at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,9 @@ class RunningEvaluation:
             count=len(judged),
             faulted=len(rewards) - len(judged),
             mean_reward=sum(r.reward or 0.0 for r in judged) / len(judged) if judged else 0.0,
+            fault=next(
+                (one_line(r.reason)[:_MOST_SAID] for r in rewards if r is not None and r.is_fault), ""
+            ),
         )
 
     def _id(self, domain: str, counter: int) -> str:

@@ -186,7 +186,7 @@ class SchedulerState:
             return f"the learner to be resumed (`temper resume`): {self.paused}"
         if self.plan.starved:
             held = "; ".join(f"{name} ({reason})" for name, reason in self.holds.items())
-            return f"a domain to be lifted (`temper domains lift`): {held}"
+            return f"a domain to be lifted (`temper domains lift {self.settings.run_folder} DOMAIN`): {held}"
         if self.plan.in_flight:
             return f"{counted(self.plan.in_flight, 'group')} in flight at step {self.plan.step}"
         return ""

@@ -23,6 +23,8 @@ class DomainResult(Part):
     count: int = 0
     faulted: int = 0
     mean_reward: float = 0.0
+    fault: str = ""
+    """The first of the faults, in words; empty where there was none or none left a word."""
 
 
 class Evaluation(Message):

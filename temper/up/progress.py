@@ -5,6 +5,7 @@ Invariant: it is a function of the messages seen, in any repetition; showing it 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -87,9 +88,12 @@ class Progress:
         self.held[control.domain] = control.reason
         return self._held_line(control.domain, control.reason) if news else None
 
-    @staticmethod
-    def _held_line(domain: str, reason: str) -> str:
-        return f"domain {domain} is held back: {reason}"
+    def _held_line(self, domain: str, reason: str) -> str:
+        return f"domain {domain} is held back: {reason} ({self.lifting(domain)})"
+
+    def lifting(self, domain: str) -> str:
+        """The command that lifts it, as it is typed."""
+        return f"`temper domains lift {shlex.quote(str(self.settings.run_folder))} {shlex.quote(domain)}`"
 
     def _pause_or_resume(self, control: Control) -> str | None:
         before, self.paused = self.paused, control.reason if control.kind == "pause" else ""
@@ -174,7 +178,9 @@ def at_work(beat: Heartbeat) -> bool:
 
 def evaluation_line(evaluation: Evaluation) -> str:
     parts = [
-        f"{name} {d.passed}/{d.count} = {d.passed / d.count:.0%}" if d.count else f"{name} no verdict"
+        f"{name} {d.passed}/{d.count} = {d.passed / d.count:.0%}"
+        if d.count
+        else f"{name} no verdict" + (f" ({d.fault})" if d.fault else "")
         for name, d in sorted(evaluation.domains.items())
     ]
     return f"held-out {evaluation.name}: " + "  ".join(parts)

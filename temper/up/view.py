@@ -75,7 +75,7 @@ class View:
         rows: list[Table | Text] = [head, Text(flow)]
         rows += [Text(evaluation_line(e), style="green") for e in list(progress.evaluations.values())[-2:]]
         rows += [
-            Text(f"held back: {name} ({why}); `temper domains lift`", style="yellow")
+            Text(f"held back: {name} ({why}); {progress.lifting(name)}", style="yellow")
             for name, why in progress.held.items()
         ]
         if progress.paused:

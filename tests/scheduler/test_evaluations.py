@@ -43,11 +43,16 @@ def test_complete_when_every_instance_has_one_verdict() -> None:
 def test_faults_and_lost_instances_are_in_no_pass_rate() -> None:
     evaluation = running(instances=1)
     first, second = evaluation.due(0.0)
-    evaluation.observe_reward(reward(first.group_id, "infrastructure", None))
+    lost = reward(first.group_id, "infrastructure", None)
+    evaluation.observe_reward(lost.model_copy(update={"reason": "no attempt: no such program"}))
     assert [t.attempt for t in evaluation.due(10.0)] == [2]
     assert evaluation.due(20.0) == [] and evaluation.complete
     result = evaluation.result("r", 21.0)
     assert all((d.count, d.faulted) == (0, 1) for d in result.domains.values())
+    assert {name: d.fault for name, d in result.domains.items()} == {
+        "a": "no attempt: no such program",
+        "b": "",
+    }
     assert second.group_id not in evaluation.verdicts
 
 

@@ -21,10 +21,13 @@ def control(run_id: str, kind: str, reason: str = "two verdicts") -> Control:
 def test_a_hold_is_news_once_and_a_lift_ends_it(make_settings: Callable[..., Settings]) -> None:
     progress = Progress(make_settings())
     assert progress.observe(control("r", "lift")) is None
-    assert progress.observe(control("r", "hold")) == "domain arithmetic is held back: two verdicts"
+    lift = f"(`temper domains lift {progress.settings.run_folder} arithmetic`)"
+    assert progress.observe(control("r", "hold")) == f"domain arithmetic is held back: two verdicts {lift}"
     assert progress.observe(control("r", "hold")) is None, "another verifier says the same"
     assert progress.held == {"arithmetic": "two verdicts"}
-    assert progress.observe(control("r", "hold", "faults")) == "domain arithmetic is held back: faults"
+    assert (
+        progress.observe(control("r", "hold", "faults")) == f"domain arithmetic is held back: faults {lift}"
+    )
     assert progress.observe(control("r", "lift")) == "domain arithmetic is lifted"
     assert not progress.held and progress.ended is None
 

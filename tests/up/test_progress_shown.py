@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared.contracts import Control, DomainReward, Evaluation, Step
+from shared.contracts import Control, DomainResult, DomainReward, Evaluation, Step
 from shared.errors import StorageError
 from shared.settings import Settings
 from temper.up.notes import note
-from temper.up.progress import SILENT_STEPS, Progress
+from temper.up.progress import SILENT_STEPS, Progress, evaluation_line
 
 Make = Callable[..., Settings]
 
@@ -64,8 +64,27 @@ def test_a_run_that_goes_on_says_where_it_is_and_not_all_that_was(progress: Prog
     progress.observe(Control(run_id="r", kind="hold", domain="arithmetic", reason="its checks break"))
     progress.observe(Control(run_id="r", kind="pause", reason="kl 0.9 is above 0.5"))
     held, paused = progress.so_far()[2:]
-    assert held.startswith("domain arithmetic is held back: its checks break")
+    folder = progress.settings.run_folder
+    assert held == (
+        f"domain arithmetic is held back: its checks break (`temper domains lift {folder} arithmetic`)"
+    )
     assert paused.startswith("kl 0.9 is above 0.5; look at it, then `temper resume")
+
+
+def test_no_verdict_says_why() -> None:
+    lost = DomainResult(faulted=4, fault="no attempt: the agent 'pythn3' got no answer")
+    evaluation = Evaluation(
+        run_id="r",
+        name="start",
+        stage_index=0,
+        step=0,
+        first_version=0,
+        last_version=0,
+        domains={"a": lost, "b": DomainResult(faulted=4), "c": DomainResult(passed=1, count=2, faulted=2)},
+    )
+    assert evaluation_line(evaluation) == (
+        f"held-out start: a no verdict ({lost.fault})  b no verdict  c 1/2 = 50%"
+    )
 
 
 def test_a_file_that_cannot_be_written_is_named_with_the_mend(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ MODEL = "policy"
 MOST_SAID = 4000
 """Characters kept of the end of each stream of the program."""
 _OPEN_FILES = 256
+_NOT_STARTED = {
+    126: ": a program that cannot be executed in the sandbox; mend its command",
+    127: ": a program that is not in the sandbox; mend its command",
+}
+"""Exit codes of a shell, and of our sandbox, for a program that never ran."""
 
 
 class AgentFault(TemperError):
@@ -215,7 +220,9 @@ def _never_asked(task: Task, program: AgentProgram, desk: Desk, ran: Result | No
     stream = b"" if ran is None else ran.stderr or ran.stdout
     said = one_line(stream.decode("utf-8", "replace")[-300:].strip())
     refused = f"; {desk.refused} requests were refused, the last: {desk.refusal}" if desk.refused else ""
+    code = ran.exit_code if ran is not None and ran.outcome is Outcome.EXITED else None
+    mend = _NOT_STARTED.get(code, "") if code is not None else ""
     return AgentFault(
         f"task {task.group_id}: the agent {' '.join(program.command)[:80]!r} got no answer of the policy "
-        f"({_how(ran, desk.ended_by)}){refused}{f'; it said: {said}' if said else ''}"
+        f"({_how(ran, desk.ended_by)}{mend}){refused}{f'; it said: {said}' if said else ''}"
     )

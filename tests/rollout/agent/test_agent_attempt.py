@@ -211,6 +211,23 @@ def test_a_program_that_never_got_an_answer_is_a_fault_of_ours(
         attempt_of(tiny_tokenizer, source, ["yes"], limits=limits)
 
 
+def test_a_program_that_cannot_be_started_is_named_with_the_mend(tiny_tokenizer: Any) -> None:
+    tokens = tokens_of(tiny_tokenizer, templates.TINY)
+
+    async def work(runner: Any, places: Places, endpoint: Endpoint) -> None:
+        for command, why in (
+            (
+                ("pythn3", "x"),
+                r"'pythn3 x' .*exit code 127: a program that is not in the sandbox; mend its command",
+            ),
+            (("/etc/passwd",), r"exit code 126: a program that cannot be executed in the sandbox; mend"),
+        ):
+            with pytest.raises(AgentFault, match=why):
+                await runner(AgentProgram(command)).attempt(task_of(tools=()), slot_of(), 1)
+
+    with_runner(ScriptedEngine(says(tokens, ["x"])), tokens, work)
+
+
 def test_a_broken_engine_ends_the_attempt_as_its_own_fault(tiny_tokenizer: Any) -> None:
     tokens = tokens_of(tiny_tokenizer, templates.TINY)
 
