@@ -49,10 +49,11 @@ _BOUNDS: dict[str, tuple[str, str]] = {
 }
 
 
-def explain(model: type[BaseModel], error: ValidationError, whole: str = "it") -> str:
-    """All that is wrong, joined by semicolons. `whole` names the document where an error is of no key."""
+def explain(model: type[BaseModel], error: ValidationError, whole: str = "it", *, under: str = "") -> str:
+    """All that is wrong, joined by semicolons. `whole` names the document where an error is of no key; `under` is the
+    path of keys at which it stands in a larger one, and begins every place."""
     items = error.errors(include_url=False)
-    return "; ".join(_explain(model, item, whole) for item in items if not _follows(item, items))
+    return "; ".join(_explain(model, item, whole, under) for item in items if not _follows(item, items))
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
@@ -93,14 +94,14 @@ def _follows(item: Any, items: list[Any]) -> bool:
     )
 
 
-def _explain(model: type[BaseModel], item: Any, whole: str) -> str:
+def _explain(model: type[BaseModel], item: Any, whole: str, under: str) -> str:
     place, kind = item["loc"], item["type"]
-    where = ".".join(str(part) for part in place)
+    where = _path(under, place)
     if kind == "extra_forbidden":
         return _unknown_key(where, str(place[-1]), _fields_at(model, place[:-1]))
     if kind == "missing":
         if isinstance(place[-1], int):
-            return f"{'.'.join(map(str, place[:-1]))}: entry {place[-1] + 1} is missing"
+            return f"{_path(under, place[:-1])}: entry {place[-1] + 1} is missing"
         return f"key {where!r} is missing"
     if kind == "too_short":
         least = item["ctx"]["min_length"]
@@ -113,6 +114,10 @@ def _explain(model: type[BaseModel], item: Any, whole: str) -> str:
         said = str(item["ctx"]["error"])
         return f"{where}: {said}" if where else said
     return f"{_subject(where or whole, item['input'])}: {_words(kind, item)}"
+
+
+def _path(under: str, place: tuple[Any, ...]) -> str:
+    return ".".join([*([under] if under else []), *map(str, place)])
 
 
 def _unknown_key(where: str, name: str, known: Collection[str]) -> str:

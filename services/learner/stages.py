@@ -41,7 +41,10 @@ def check_stages(settings: Settings) -> tuple[Objective, ...]:
             f"groups of the next step; use at most {lag + 1}, or raise max_lag"
         )
     own = own_objectives(settings.objectives)
-    return tuple(objective_of(stage.objective, stage.kind, own) for stage in settings.stages)
+    return tuple(
+        objective_of(stage.objective, stage.kind, own, f"stages.{number}.objective")
+        for number, stage in enumerate(settings.stages)
+    )
 
 
 def stage_ended(progress: Progress, stages: tuple[StageSettings, ...]) -> bool:

@@ -201,8 +201,8 @@ def test_a_model_that_is_not_there_is_named() -> None:
         ({"preset": "grop"}, "did you mean 'grpo'"),
         ({"overrides": {"clip_hihg": 0.3}}, "did you mean 'clip_high'"),
         ({"overrides": {"clip_high": -1}}, "clip_high"),
-        ({"overrides": {"kl_target": 0.1}}, "kl_target needs a kl_coefficient"),
-        ({"overrides": {"correction_low": 3}}, "correction_low is above"),
+        ({"overrides": {"kl_target": 0.1}}, "kl_target is 0.1 and kl_coefficient 0"),
+        ({"overrides": {"correction_low": 3}}, "correction_low is 3: it must be at most correction_high, 2"),
         ({"preset": "sft"}, "does not fit a stage of kind 'rl'"),
     ],
 )

@@ -93,14 +93,32 @@ STAGE = '[[stages]]\nkind = "rl"\nsteps = 1\n'
             r"'mine' does not exist; did you mean 'mnie'\?",
         ),
         (STAGE + '[objectives.dapo]\npreset = "grpo"', r"\[objectives\.dapo\] has the name of a preset"),
-        (STAGE + '[objectives.mine]\npreset = "drgrpo"', r"\[objectives\.mine\].*did you mean 'dr_grpo'"),
-        (STAGE + "[objectives.mine]\npreset = 3", r"\[objectives\.mine\]: preset 3 does not exist"),
+        (
+            STAGE + '[objectives.mine]\npreset = "drgrpo"',
+            r"objectives\.mine\.preset: 'drgrpo'.*did you mean 'dr_grpo'",
+        ),
+        (STAGE + "[objectives.mine]\npreset = 3", r"objectives\.mine\.preset: 3 does not exist"),
         (
             STAGE + "[objectives.mine]\nclip_hihg = 0.3",
-            r"'clip_hihg' does not exist; did you mean 'clip_high'",
+            r"unknown key 'objectives\.mine\.clip_hihg'; did you mean 'clip_high'",
         ),
-        (STAGE + '[objectives.mine]\nclip_high = "wide"', r"objective 'mine'?.*clip_high: .*number"),
-        (STAGE + "[objectives.mine]\nclip_dual = 0.5", "clip_dual is a ratio above 1"),
+        (
+            STAGE + '[objectives.mine]\nclip_high = "wide"',
+            r"^objectives\.mine\.clip_high is 'wide': it must be a number$",
+        ),
+        (
+            STAGE + "[objectives.mine]\nclip_dual = 0.5",
+            r"objectives\.mine: clip_dual is 0\.5: it must be over 1",
+        ),
+        (
+            STAGE + "objective = { overrides = { clip_low = -1, clip_hgh = 3 } }",
+            r"^stages\.0\.objective\.overrides\.clip_low is -1: it must be at least 0; unknown key 'stages\.0\.objective\."
+            r"overrides\.clip_hgh'; did you mean 'clip_high'\?$",
+        ),
+        (
+            STAGE + '[objectives.mine]\naggregation = "token_meen"',
+            r"^objectives\.mine\.aggregation is 'token_meen': it must be .*; did you mean 'token_mean'\?$",
+        ),
         (
             STAGE + 'objective = { preset = "dpo" }',
             r"'dpo' does not fit a stage of kind 'rl': use 'grpo'",

@@ -38,7 +38,7 @@ MISTAKES = {
     'kind = "rl"\n[objectives.mine]\nclip_high = "wide"': "clip_high.*number",
     'kind = "rl"\n[objectives.mine]\nclip_high = -1': "clip_high.*0",
     'kind = "rl"\n[objectives.mine]\naggregation = "token_meen"': "aggregation.*'token_mean'",
-    'kind = "rl"\n[objectives.mine]\nkl_target = 0.1': "kl_target.*kl_coefficient above 0",
+    'kind = "rl"\n[objectives.mine]\nkl_target = 0.1': "kl_target is 0.1 and kl_coefficient 0",
     'kind = "preference"\nobjective = { preset = "dpo", overrides = { clip_high = 0.3 } }': "has no effect here",
     'kind = "rl"\nobjective = { preset = "dpo" }': "does not fit a stage of kind 'rl'",
 }

@@ -102,19 +102,27 @@ class Objective(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Objective:
         if self.kl_target > 0 and self.kl_coefficient == 0:
-            raise ValueError("kl_target needs a kl_coefficient above 0 to start from")
+            raise ValueError(
+                f"kl_target is {self.kl_target:g} and kl_coefficient 0: it needs one above 0 to start from"
+            )
         if self.kl_target > 0 and not self.kl_floor <= self.kl_coefficient <= self.kl_ceiling:
-            raise ValueError("kl_coefficient is outside kl_floor and kl_ceiling")
+            raise ValueError(
+                f"kl_coefficient is {self.kl_coefficient:g}, outside kl_floor and kl_ceiling: it must be "
+                f"{self.kl_floor:g} to {self.kl_ceiling:g}"
+            )
         if self.correction_low > self.correction_high:
-            raise ValueError("correction_low is above correction_high")
+            raise ValueError(
+                f"correction_low is {self.correction_low:g}: it must be at most correction_high, "
+                f"{self.correction_high:g}"
+            )
         if 0 < self.clip_dual <= 1:
-            raise ValueError("clip_dual is a ratio above 1, or 0 for none")
+            raise ValueError(f"clip_dual is {self.clip_dual:g}: it must be over 1, or 0 for none")
         if self.dynamic_sampling and self.advantage == "raw":
             raise ValueError(
-                "dynamic_sampling drops groups that are all alike, which advantage 'raw' does not compare"
+                "dynamic_sampling is true: it drops groups that are all alike, which advantage 'raw' does not compare"
             )
         if self.kl_place == "reward" and self.kind != "policy":
-            raise ValueError("kl_place 'reward' needs an objective with rewards; use 'loss'")
+            raise ValueError("kl_place is 'reward', which needs an objective with rewards; use 'loss'")
         return self
 
     @property

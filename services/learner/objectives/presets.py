@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from services.learner.objectives.objective import Objective
 from shared.errors import ConfigError
-from shared.plain_errors import nearest_or_all
+from shared.plain_errors import explain, nearest_or_all
 from shared.settings import ObjectiveSettings
 
 __all__ = ["PRESETS", "Objective", "compose", "objective_of", "own_objectives", "preset"]
@@ -96,29 +96,23 @@ def preset(name: str, **overrides: Any) -> Objective:
     """
     if name not in PRESETS:
         raise ConfigError(f"objective preset {name!r} does not exist{nearest_or_all(name, PRESETS)}")
-    return compose(name, PRESETS[name], overrides)
+    return compose(PRESETS[name], overrides, name)
 
 
-def compose(name: str, base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Objective:
-    """The objective of `base` with `overrides` over it; `name` is how errors call it. Raises as `preset`."""
-    for key in overrides:
-        if key not in Objective.model_fields:
-            raise ConfigError(
-                f"objective override {key!r} does not exist{nearest_or_all(key, Objective.model_fields)}"
-            )
+def compose(base: Mapping[str, Any], overrides: Mapping[str, Any], place: str) -> Objective:
+    """The objective of `base` with `overrides` over it; `place` is the path of keys of the overrides, for errors.
+
+    Raises as `preset`.
+    """
     try:
         made = Objective.model_validate({**base, **overrides})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "objective"
-        raise ConfigError(
-            f"objective {name!r}: {where}: {first['msg'].removeprefix('Value error, ')}"
-        ) from error
+        raise ConfigError(explain(Objective, error, under=place)) from error
     usual = Objective.model_construct(**base)
     for key in overrides:
         need = made.unread(key)
         if need and getattr(made, key) != getattr(usual, key):
-            raise ConfigError(f"objective {name!r}: {key} has no effect here: it needs {need}")
+            raise ConfigError(f"{place}.{key} has no effect here: it needs {need}")
     return made
 
 
@@ -134,18 +128,22 @@ def own_objectives(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping
         base = table.get("preset", "grpo")
         if not isinstance(base, str) or base not in PRESETS:
             raise ConfigError(
-                f"[objectives.{name}]: preset {base!r} does not exist{nearest_or_all(str(base), PRESETS)}"
+                f"objectives.{name}.preset: {base!r} does not exist{nearest_or_all(str(base), PRESETS)}"
             )
         changes = {key: value for key, value in table.items() if key != "preset"}
-        compose(name, PRESETS[base], changes)
+        compose(PRESETS[base], changes, f"objectives.{name}")
         made[name] = {**PRESETS[base], **changes}
     return made
 
 
 def objective_of(
-    settings: ObjectiveSettings, stage_kind: str, own: Mapping[str, Mapping[str, Any]] | None = None
+    settings: ObjectiveSettings,
+    stage_kind: str,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+    place: str = "objective",
 ) -> Objective:
-    """The objective of a stage. `own` are the run's own objectives, from `own_objectives`.
+    """The objective of a stage. `own` are the run's own objectives, from `own_objectives`; `place` is the path of
+    keys of `settings`, for errors.
 
     A stage of another kind than `rl` that says nothing has the usual objective of its kind. Raises `ConfigError`.
     """
@@ -153,11 +151,11 @@ def objective_of(
     said_nothing = settings.preset == ObjectiveSettings().preset
     name = _USUAL.get(stage_kind, settings.preset) if said_nothing else settings.preset
     if name not in bases:
-        raise ConfigError(f"objective preset {name!r} does not exist{nearest_or_all(name, bases)}")
-    objective = compose(name, bases[name], settings.overrides)
+        raise ConfigError(f"{place}.preset: {name!r} does not exist{nearest_or_all(name, bases)}")
+    objective = compose(bases[name], settings.overrides, f"{place}.overrides")
     if _STAGES[objective.kind] != stage_kind:
         raise ConfigError(
-            f"objective preset {name!r} does not fit a stage of kind {stage_kind!r}: "
+            f"{place}.preset: {name!r} does not fit a stage of kind {stage_kind!r}: "
             f"use {_USUAL.get(stage_kind, 'grpo')!r} or another of its kind"
         )
     return objective
