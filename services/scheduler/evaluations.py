@@ -6,9 +6,10 @@ after `max_attempts` and is counted as a fault; faults are in no pass rate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from services.scheduler.held_out import HeldOut
 from services.scheduler.seeds import held_out_seed
 from shared.contracts import DomainResult, Evaluation, Reward
 from shared.telemetry.text import one_line
@@ -33,8 +34,8 @@ class RunningEvaluation:
     stage_index: int
     step: int
     min_version: int
-    domains: Sequence[str]
-    instances: int
+    held_out: Mapping[str, HeldOut]
+    """By domain: what is asked of it."""
     started_s: float
     deadline_s: float
     max_attempts: int
@@ -47,7 +48,9 @@ class RunningEvaluation:
 
     def __post_init__(self) -> None:
         self.groups = {
-            self._id(domain, k): (domain, k) for domain in self.domains for k in range(self.instances)
+            self._id(domain, k): (domain, k)
+            for domain, asked in self.held_out.items()
+            for k in asked.counters
         }
 
     def due(self, now_s: float) -> list[EvaluationTask]:
@@ -80,11 +83,11 @@ class RunningEvaluation:
 
     @property
     def complete(self) -> bool:
-        return len(self.verdicts.keys() | self._given_up) >= len(self.domains) * self.instances
+        return len(self.verdicts.keys() | self._given_up) >= len(self.groups)
 
     @property
     def waiting(self) -> int:
-        return len(self.domains) * self.instances - len(self.verdicts.keys() | self._given_up)
+        return len(self.groups) - len(self.verdicts.keys() | self._given_up)
 
     def result(self, run_id: str, now_s: float) -> Evaluation:
         versions = [r.policy_version for r in self.verdicts.values() if r.policy_version >= 0]
@@ -95,13 +98,14 @@ class RunningEvaluation:
             step=self.step,
             first_version=min(versions, default=-1),
             last_version=max(versions, default=-1),
-            domains={domain: self._domain_result(domain) for domain in self.domains},
+            domains={domain: self._domain_result(domain) for domain in self.held_out},
+            notes=tuple(filter(None, (asked.shortage(name) for name, asked in self.held_out.items()))),
             seconds=now_s - self.started_s,
             created_ms=int(now_s * 1000),
         )
 
     def _domain_result(self, domain: str) -> DomainResult:
-        rewards = [self.verdicts.get(self._id(domain, k)) for k in range(self.instances)]
+        rewards = [self.verdicts.get(self._id(domain, k)) for k in self.held_out[domain].counters]
         judged = [r for r in rewards if r is not None and r.reward is not None]
         return DomainResult(
             passed=sum(r.verdict == "passed" for r in judged),

@@ -14,6 +14,7 @@ import structlog
 
 from services.scheduler.agenda import Agenda
 from services.scheduler.evaluations import RunningEvaluation
+from services.scheduler.held_out import HeldOut, draw_held_out
 from services.scheduler.peers import peers_in_words
 from services.scheduler.tasks import TaskBuilder
 from services.scheduler.training import TrainingPlan
@@ -39,7 +40,7 @@ from shared.contracts import (
 from shared.domains.registry import load_domain
 from shared.errors import StalledError
 from shared.plain_errors import counted
-from shared.settings import Settings
+from shared.settings import DomainSettings, Settings
 from shared.stopping import unless
 from shared.storage import ObjectStore
 from shared.telemetry.tracing import Tracing
@@ -58,6 +59,8 @@ class SchedulerState:
     plan: TrainingPlan = field(init=False)
     agenda: Agenda = field(init=False)
     running: RunningEvaluation | None = None
+    held_out: dict[str, HeldOut] = field(default_factory=dict)
+    """By domain, as the settings name it: drawn once, before its first evaluation."""
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     policy_version: int = -1
     ended: bool = False
@@ -146,21 +149,29 @@ class SchedulerState:
         for group in groups:
             self.first_trace.pop(group.group_id, None)
 
+    def to_evaluate(self) -> list[DomainSettings]:
+        """The domains of the next evaluation, without those that are held back; empty where none is due."""
+        appointment = self.agenda.next()
+        if appointment is None:
+            return []
+        names = self.settings.stages[appointment.stage_index].domains
+        return [
+            declared
+            for declared in self.settings.domains
+            if (not names or declared.name in names) and declared.name not in self.holds
+        ]
+
     def begin_evaluation(self, now_s: float) -> None:
-        """Starts the next evaluation once its policy is published."""
+        """Starts the next evaluation once its policy is published; `held_out` holds its domains by then."""
         appointment = self.agenda.next()
         if self.running is not None or appointment is None or self.policy_version < appointment.min_version:
             return
-        stage = self.settings.stages[appointment.stage_index]
-        wanted = [d.name for d in self.settings.domains if not stage.domains or d.name in stage.domains]
-        names = [name for name in wanted if name not in self.holds]
         self.running = RunningEvaluation(
             name=appointment.name,
             stage_index=appointment.stage_index,
             step=appointment.step,
             min_version=appointment.min_version,
-            domains=names,
-            instances=self.settings.evaluation.instances_per_domain,
+            held_out={declared.name: self.held_out[declared.name] for declared in self.to_evaluate()},
             started_s=now_s,
             deadline_s=self.settings.scheduler.group_deadline_s,
             max_attempts=self.settings.scheduler.max_group_attempts,
@@ -204,6 +215,7 @@ class SchedulerService:
         self._producer = TypedProducer(settings, worker_id, ObjectStore(settings.storage_uri))
         self._tracing = Tracing.start(settings, "scheduler", worker_id)
         domains = {declared.name: load_domain(declared.name) for declared in settings.domains}
+        self._domains = domains
         self._tasks = TaskBuilder(settings, domains)
         self._state = SchedulerState(settings, {domain.name: name for name, domain in domains.items()})
         self._progress_s = time.monotonic()
@@ -248,10 +260,23 @@ class SchedulerService:
                 for delivery in await reader.poll(POLL_S, 1000):
                     self._observe(delivery)
                 if reader.at_end():
+                    await self._draw_held_out()
                     await self._act(time.time())
                 await self._check_progress()
         finally:
             await reader.close()
+
+    async def _draw_held_out(self) -> None:
+        """In a thread, so that the heart beats on: a domain may take milliseconds an instance."""
+        wanted = self._settings.evaluation.instances_per_domain
+        for declared in self._state.to_evaluate():
+            if declared.name in self._state.held_out:
+                continue
+            domain = self._domains[declared.name]
+            found = await asyncio.to_thread(draw_held_out, domain, declared.difficulty, wanted)
+            self._state.held_out[declared.name] = found
+            if shortage := found.shortage(declared.name):
+                self._log.warning("evaluation.too_few_instances", cause=shortage)
 
     async def _act(self, now_s: float) -> None:
         state = self._state

@@ -40,6 +40,8 @@ class Evaluation(Message):
     first_version: int
     last_version: int
     domains: dict[str, DomainResult]
+    notes: tuple[str, ...] = ()
+    """What a reader of its rates must know: domains that have fewer different instances than were wanted."""
     seconds: float = 0.0
     created_ms: int = 0
 

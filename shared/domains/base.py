@@ -95,6 +95,10 @@ class Instance:
             "tools": list(self.tools),
         }
 
+    def question(self) -> str:
+        """What the policy sees, as text: equal exactly where prompt and files are."""
+        return _content_of(self.messages, self.files)
+
     def digest(self) -> str:
         """sha256 (hex) of the public part as canonical JSON: sorted keys, ASCII, no spaces."""
         text = json.dumps(self.public(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -119,6 +123,10 @@ class NearMiss:
     answer: Answer
     verdict: Verdict
     why: str = ""
+
+
+class TooFewQuestionsError(ConfigError):
+    """A split holds no instance at a difficulty, or so few that none was met."""
 
 
 class ShapeError(ConfigError):
@@ -193,8 +201,8 @@ class Domain(ABC, Generic[D]):
     def instance(self, seed: int, difficulty: Mapping[str, Any] | None = None) -> Instance:
         """The instance of this seed: the same everywhere, in the split that the seed says.
 
-        Raises `ConfigError` for an unusable difficulty, and where the split holds no such instance; `ShapeError` for
-        a `draft` that returns another type.
+        Raises `ConfigError` for an unusable difficulty, `TooFewQuestionsError` where the split holds no such instance,
+        and `ShapeError` for a `draft` that returns another type.
         """
         if seed < 0:
             raise ConfigError(f"seed of domain {self.name!r} is {seed}: it must not be negative")
@@ -206,7 +214,7 @@ class Domain(ABC, Generic[D]):
             if _content_is_held_out(self.name, instance.identity) == is_held_out(seed):
                 return instance
         split = "held-out" if is_held_out(seed) else "training"
-        raise ConfigError(
+        raise TooFewQuestionsError(
             f"domain {self.name!r} found no {split} instance in {_MOST_DRAWS} draws at difficulty "
             f"{parsed.model_dump(mode='json')}: it makes too few different questions; widen the difficulty"
         )
@@ -220,7 +228,7 @@ class Domain(ABC, Generic[D]):
             seed=seed,
             difficulty=difficulty.model_dump(mode="json"),
             messages=messages,
-            identity=draft.identity or _content_of(messages, draft),
+            identity=draft.identity or _content_of(messages, draft.files),
             expected=draft.expected,
             files=draft.files,
             tools=draft.tools,
@@ -303,8 +311,8 @@ class SandboxedDomain(Domain[D]):
         )
 
 
-def _content_of(messages: tuple[ChatMessage, ...], draft: Draft) -> str:
-    return json.dumps([[m.role, m.content] for m in messages] + [sorted(draft.files.items())])
+def _content_of(messages: tuple[ChatMessage, ...], files: Mapping[str, str]) -> str:
+    return json.dumps([[m.role, m.content] for m in messages] + [sorted(files.items())])
 
 
 def _content_is_held_out(domain: str, identity: str) -> bool:

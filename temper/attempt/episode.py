@@ -80,7 +80,7 @@ def task_of(settings: Settings, wanted: Wanted) -> Task:
     """The task of one held-out evaluation, with what is wanted changed. Raises `ConfigError`."""
     domains = load_domains([wanted.domain])
     name = domains[wanted.domain].name
-    evaluation = RunningEvaluation("attempt", 0, 0, 0, (wanted.domain,), 1, time.time(), 0.0, 1)
+    evaluation = RunningEvaluation("attempt", 0, 0, 0, {}, time.time(), 0.0, 1)
     item = EvaluationTask(f"attempt-{name}-{wanted.seed}", wanted.domain, wanted.seed, 1)
     task = TaskBuilder(settings, domains).evaluation(item, evaluation, int(time.time() * 1000))
     temperature = wanted.temperature

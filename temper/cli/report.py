@@ -108,6 +108,8 @@ def _show(summary: Summary) -> None:
         )
     if summary.evaluations:
         console.print(held_out)
+        for note in summary.notes:
+            console.print(note, markup=False)
     else:
         console.print(f"{summary.run_id}: nothing was evaluated on held-out instances", markup=False)
     console.print(stages)

@@ -104,6 +104,8 @@ class Summary(BaseModel):
     its first step or evaluation to the end of its last."""
     held: dict[str, str] = {}
     """Domains that are held back at its end, and why."""
+    notes: tuple[str, ...] = ()
+    """What its evaluations say to a person, each once: domains with too few different held-out instances."""
 
 
 def wilson(passed: int, count: int) -> tuple[float, float] | None:
@@ -140,7 +142,7 @@ def build_summary(
     accelerators: int = 1,
 ) -> Summary:
     """From every step and notice in log order (lineages that a restart gave up are left out) and every evaluation."""
-    lineage = surviving(steps)
+    lineage, evaluations = surviving(steps), tuple(evaluations)
     late = _unbooked(lineage, notices)
     indices = sorted({step.stage_index for step in lineage} | late.keys())
     stages = tuple(
@@ -163,6 +165,7 @@ def build_summary(
         accelerators=accelerators,
         wall_seconds=round(wall_seconds, 3),
         held=dict(held or {}),
+        notes=tuple(dict.fromkeys(note for evaluation in evaluations for note in evaluation.notes)),
     )
 
 

@@ -42,8 +42,11 @@ class Progress:
                 notes = (*notes, *self._silence(message))
                 return "\n".join([self.step_line(message), *(f"         {note}" for note in notes)])
             case Evaluation() if message.name not in self.evaluations:
+                told = {note for one in self.evaluations.values() for note in one.notes}
                 self.evaluations[message.name] = message
-                return evaluation_line(message)
+                return "\n".join(
+                    [evaluation_line(message), *(f"         {n}" for n in message.notes if n not in told)]
+                )
             case Heartbeat():
                 self.heartbeats[message.worker_id] = message
             case Control() if message.kind == "end" and self.ended is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from services.scheduler.agenda import Agenda
 from services.scheduler.evaluations import RunningEvaluation
+from services.scheduler.held_out import HeldOut
 from shared.contracts import Reward, Slot, Step
 from shared.settings import EvaluationSettings, StageSettings
 
 
 def running(instances: int = 3, max_attempts: int = 2) -> RunningEvaluation:
+    asked = HeldOut(tuple(range(instances)), instances, instances)
     return RunningEvaluation(
-        name="start", stage_index=0, step=0, min_version=0, domains=["a", "b"], instances=instances, started_s=0.0,
+        name="start", stage_index=0, step=0, min_version=0, held_out={"a": asked, "b": asked}, started_s=0.0,
         deadline_s=10.0, max_attempts=max_attempts,
     )  # fmt: skip
 
