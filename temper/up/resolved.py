@@ -89,8 +89,16 @@ def refuse_changes(before: Settings, now: Settings) -> None:
     if found:
         raise ConfigError(
             f"run {now.run.name!r} in {now.run_folder} was started with another configuration ({'; '.join(found)}); "
-            "set the old values, or give run.name a new value to start another run"
+            f"set the old values, or give run.name a new value to start another run{_or_remove(now)}"
         )
+
+
+def _or_remove(now: Settings) -> str:
+    """The way to begin anew under the same name, where all that there is of a run lies in its folder: on a broker
+    that lasts, or in a store elsewhere, the old run would still be found."""
+    store = now.storage_uri.removeprefix("file://")
+    alone = not now.bus.bootstrap_servers and Path(store).is_relative_to(now.run_folder)
+    return f"; where nothing of it is worth keeping, remove {now.run_folder}" if alone else ""
 
 
 def claim(settings: Settings) -> None:

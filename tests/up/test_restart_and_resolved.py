@@ -44,6 +44,19 @@ def test_a_resumed_run_may_not_learn_something_else() -> None:
         refuse_changes(before, changed)
 
 
+def test_a_run_that_lies_in_its_folder_alone_may_be_removed_to_begin_anew() -> None:
+    def refused(**now: object) -> str:
+        with pytest.raises(ConfigError) as caught:
+            refuse_changes(
+                resolve(settings_of()), resolve(settings_of(stages=[{"kind": "sft", "steps": 2}], **now))
+            )
+        return str(caught.value)
+
+    assert refused().endswith(f"where nothing of it is worth keeping, remove {Path('runs/r').absolute()}")
+    assert "remove" not in refused(bus={"bootstrap_servers": "broker:9092"}), "its topics would stay"
+    assert "remove" not in refused(storage={"uri": "s3://bucket/objects"}), "its checkpoints would stay"
+
+
 def test_bad_configuration_is_not_restarted() -> None:
     assert isinstance(RestartPolicy().on_exit(Exit(2, 100.0, worked=True)), GiveUp)
 
