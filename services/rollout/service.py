@@ -200,11 +200,8 @@ class _Rate:
 async def run(settings: Settings, worker_id: str, stop: asyncio.Event) -> None:
     """Runs a rollout of `settings.run` until the run has ended (returns) or `stop` is set.
 
-    Whoever is asked to stop while the model is loaded stops at once: there is nothing to drain. Raises `ConfigError`
-    for an agent program that cannot be read, before the model is loaded.
+    Whoever is asked to stop while the model is loaded stops at once: there is nothing to drain.
     """
-    for declared in settings.domains:
-        await asyncio.to_thread(settings.agent_of, declared.name)
     parts = await unless(stop, open_and_say_so(settings, worker_id))
     if parts is not None:
         engine, codec = parts

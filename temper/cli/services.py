@@ -100,7 +100,8 @@ def default_worker_id(service: Service) -> str:
 def run_service(settings: Settings, service: Service, worker_id: str) -> None:
     """Runs one service until it has drained or its run has ended.
 
-    Raises `TemperError` as the service does, and `ConfigError` where no broker is configured.
+    Raises `TemperError` as the service does, and `ConfigError` where no broker is configured or a rollout cannot read
+    the agent program of a domain.
     """
     import asyncio
     import signal
@@ -113,6 +114,9 @@ def run_service(settings: Settings, service: Service, worker_id: str) -> None:
             f"{service}: bus.bootstrap_servers is empty; set it or TEMPER_BUS__BOOTSTRAP_SERVERS, "
             "or use `temper up`, which starts a broker"
         )
+    if service == "rollout":  # before it waits for a broker and loads a model
+        for declared in settings.domains:
+            settings.agent_of(declared.name)
     configure_logging(settings.telemetry, service=service, worker_id=worker_id, run_id=settings.run.name)
 
     async def body() -> None:

@@ -65,3 +65,13 @@ def test_up_ends_with_2_and_makes_no_folder(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2 and "did you mean 'bash'" in ended.stderr, ended.stderr
     assert len(ended.stderr.splitlines()) == 1 and not (tmp_path / "runs").exists()
+
+
+def test_a_rollout_asks_no_broker_before_it_has_read_its_agents(tmp_path: Path) -> None:
+    agent = {"command": ["x"], "folder": str(tmp_path / "none")}
+    config = tmp_path / "run.toml"
+    config.write_text(to_toml(settings_of(tmp_path, "arithmetic", {"agent": agent})))
+    command = [sys.executable, "-P", "-m", "temper", "rollout", "--config", str(config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert f"episode.agent.folder is '{tmp_path / 'none'}': there is no such folder" in ended.stderr
