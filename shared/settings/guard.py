@@ -28,10 +28,14 @@ class GuardBound(Section):
     metric: GuardMetric
     """`reward_jump`: of one domain's mean reward from its own recent mean, in units of reward."""
     limit: float = 0.0
+    """In the metric's own unit; `not_finite` needs none."""
     side: Literal["natural", "above", "below"] = "natural"
     """Which side of the limit is out of bounds; natural: below for entropy and effective sample size, else above."""
     action: Literal["lower_rate", "skip_batch", "roll_back", "pause"] = "pause"
+    """`lower_rate` multiplies the rate; `skip_batch` drops the gradient; `roll_back` goes back to the last good
+    checkpoint; `pause` waits for `temper resume`."""
     patience: int = Field(default=1, ge=1)
+    """Steps in a row past the limit before anything is done."""
 
 
 class GuardSettings(Section):

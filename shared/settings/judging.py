@@ -9,8 +9,11 @@ from shared.settings.section import Section
 
 class VerifierSettings(Section):
     processes: int = Field(default=1, ge=0)
+    """That `temper up` starts."""
     workloads: tuple[str, ...] = ()
+    """Those whose attempts are judged; empty: all."""
     concurrency: int = Field(default=32, ge=1)
+    """Attempts judged at once."""
     children: int = Field(default=1, ge=1)
     """Killable child processes that run comparators."""
     check_seconds: float = Field(default=5.0, gt=0)
@@ -24,7 +27,9 @@ class VerifierSettings(Section):
     breaker_share: float = Field(default=2 / 3, gt=0, le=1)
     """A domain is held back when so many of its last `breaker_window` checks (at least `breaker_least`) were faults."""
     breaker_least: int = Field(default=12, ge=1)
+    """Checks before which a domain is never held back for faults."""
     breaker_window: int = Field(default=48, ge=1)
+    """Newest checks of a domain that are looked at."""
 
     @model_validator(mode="after")
     def _the_window_holds_enough(self) -> VerifierSettings:
@@ -42,7 +47,9 @@ class AuditRule(Section):
     flag: str
     """`*`: any one flag that a detector finds in an attempt."""
     share: float = Field(default=0.5, gt=0, le=1)
+    """Of its newest attempts."""
     least: int = Field(default=64, ge=1, le=256)
+    """Attempts that must have been seen."""
 
 
 class AuditorSettings(Section):
@@ -51,6 +58,7 @@ class AuditorSettings(Section):
     repeat_share: float = Field(default=0.02, ge=0, le=1)
     """Of attempts that are checked `repeats` times more to find domains with two verdicts on one attempt."""
     repeats: int = Field(default=2, ge=1, le=100)
+    """Further checks of such an attempt."""
     rules: tuple[AuditRule, ...] = (AuditRule(flag="*"),)
     """When flags hold a domain back. An empty list: flags are only told."""
     never_hold: tuple[str, ...] = ()

@@ -59,15 +59,21 @@ class LearnerSettings(Section):
     activation_checkpointing: bool = False
     """Keep each layer's input alone and compute the layer again in the backward pass: less memory, more time."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's, decoupled."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's, of its two moments."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
+    """The gradient of a step is scaled down to it."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Steps between checkpoints; a policy is published with each."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest; older ones are stripped of weights and optimizer."""
     keep: KeepSettings = KeepSettings()
     threads: int = Field(default=0, ge=0)
+    """Of torch; 0: as many as it chooses."""
     device: str = "auto"
+    """`auto`: an accelerator where there is one."""
     max_buffered_groups: int = Field(default=64, ge=1)
     """Back-pressure: trajectories wait in their topics beyond it."""
     canary_tolerance: float = Field(default=1e-3, gt=0)
+    """How far an engine's log-probabilities of the canary may be from the learner's before it refuses the policy."""

@@ -15,9 +15,11 @@ from shared.settings.section import Section
 
 class WorkloadSettings(Section):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_]{0,30}$")
+    """A class of work with topics of its own, such as `single_turn`, `agentic`, `long_context`."""
     priorities: tuple[str, ...] = ("high", "normal", "low")
     """Highest first."""
     priority_weights: tuple[int, ...] = (8, 3, 1)
+    """How many tasks are taken of each priority while all have some."""
     episode: EpisodeSettings = EpisodeSettings()
     """How attempts with tools and turns are made at tasks of this workload."""
 
@@ -32,9 +34,13 @@ class WorkloadSettings(Section):
 
 class DomainSettings(Section):
     name: str
+    """A domain that is built in or installed (`temper domains list`), or its place, `module:Class`."""
     weight: float = Field(default=1.0, gt=0)
+    """Its share of the tasks, against those of the other domains."""
     difficulty: dict[str, Any] = Field(default_factory=dict)
+    """Keys of its difficulty model; `temper domains list` shows their defaults."""
     workload: str = "single_turn"
+    """Name of a declared workload."""
     max_tokens: int = Field(default=32, ge=1)
     """Sampled in one turn."""
     episode: EpisodeSettings = EpisodeSettings()
@@ -48,12 +54,17 @@ class ObjectiveSettings(Section):
     """
 
     preset: str = "grpo"
+    """`grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `rloo`, `reinforce_plus_plus`, `decoupled_ppo`, `sft`, `dpo` and its
+    forms, or an objective of one's own."""
     overrides: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the preset that this stage has otherwise."""
 
 
 class StageSettings(Section):
     kind: Literal["sft", "preference", "rl"]
+    """`sft` imitates demonstrations, `preference` prefers the better of two answers, `rl` learns from rewards."""
     steps: int = Field(ge=1)
+    """Optimizer steps."""
     groups_per_step: int = Field(default=8, ge=1)
     """Groups a step learns from: a demonstration (`sft`), a pair (`preference`) or a group of attempts (`rl`) each."""
     group_size: int = Field(default=8, ge=1)
@@ -69,8 +80,11 @@ class StageSettings(Section):
     """The weights that the stage begins with: a Hugging Face folder, or a checkpoint's folder. Empty: as the stage
     before left them, or `model.path`."""
     learning_rate: float = Field(default=1e-5, gt=0)
+    """The highest; constant after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
+    """In which the rate grows linearly."""
     temperature: float = Field(default=1.0, gt=0)
+    """Of sampling; log-probabilities are of the unscaled distribution."""
     objective: ObjectiveSettings = ObjectiveSettings()
     domains: tuple[str, ...] = ()
     """Which domains take part (of a stage with `data`: which are evaluated at its end); empty is all."""
