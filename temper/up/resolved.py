@@ -22,10 +22,11 @@ from shared.settings import Settings, load_settings, parse_settings
 
 FILE_NAME = "run.toml"
 FREE_TO_CHANGE = (
-    "bus", "storage", "publishing", "rollout", "verifier", "auditor", "sandbox", "telemetry", "run.folder", "model.path",
+    "bus", "storage", "publishing", "rollout", "verifier", "auditor", "sandbox", "telemetry", "run.folder", "model.path", "guard",
     "learner.device", "learner.processes", "learner.parallel", "learner.threads", "learner.keep_checkpoints", "learner.keep", "learner.max_buffered_groups",
 )  # fmt: skip
-"""What may differ when a run is resumed: where things are and how many work, not what is learnt."""
+"""What may differ when a run is resumed: where things are and how many work, not what is learnt. And the guard: it pauses
+for a person to look, and a bound that was wrong must not stop the run at each step for ever."""
 
 
 def resolve(settings: Settings) -> Settings:
@@ -75,12 +76,23 @@ def differences(before: Settings, now: Settings) -> list[str]:
     """`stages.0.steps: 4 → 8` for every key that changes what is learnt."""
     old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    kept = [
-        key
-        for key in changed
-        if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
-    ]
-    return [f"{key}: {old.get(key)!r} → {new.get(key)!r}" for key in kept]
+    kept = [key for key in changed if not any(_is_below(key, free) for free in FREE_TO_CHANGE)]
+    return [_told(key, old, new) for key in kept]
+
+
+def guard_differences(before: Settings, now: Settings) -> list[str]:
+    """As `differences`, of the guard."""
+    old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
+    keys = sorted(key for key in old.keys() | new.keys() if _is_below(key, "guard"))
+    return [_told(key, old, new) for key in keys if old.get(key) != new.get(key)]
+
+
+def _is_below(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
+
+
+def _told(key: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+    return f"{key}: {old.get(key)!r} → {new.get(key)!r}"
 
 
 def refuse_changes(before: Settings, now: Settings) -> None:

@@ -31,7 +31,7 @@ from temper.up.notes import note
 from temper.up.processes import ProcessTree
 from temper.up.progress import Progress, at_work
 from temper.up.refusing import refuse_mistakes
-from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
+from temper.up.resolved import FILE_NAME, guard_differences, refuse_changes, resolve, to_toml
 from temper.up.view import View
 
 BROKER = "broker"
@@ -80,7 +80,13 @@ def prepare(resolved: Settings) -> bool:
             "checkpoint of it, or let a stage of a new run start_from one"
         )
     if not fresh:
-        refuse_changes(load_settings(place, environment={}), resolved)
+        before = load_settings(place, environment={})
+        refuse_changes(before, resolved)
+        bounds = guard_differences(before, resolved)
+        if bounds:
+            print(
+                f"run {resolved.run.name!r} goes on with another guard: {'; '.join(bounds)}", file=sys.stderr
+            )
     note(place, to_toml(resolved))
     return fresh
 

@@ -14,7 +14,7 @@ from shared.errors import ConfigError, StalledError
 from shared.settings import Settings, load_settings, parse_settings
 from temper.up.processes import last_words
 from temper.up.progress import Progress, at_work
-from temper.up.resolved import FILE_NAME, refuse_changes, resolve, to_toml
+from temper.up.resolved import FILE_NAME, guard_differences, refuse_changes, resolve, to_toml
 from temper.up.restart import Exit, GiveUp, RestartAfter, RestartPolicy
 from tests.contracts.examples import EXAMPLES
 
@@ -42,6 +42,15 @@ def test_a_resumed_run_may_not_learn_something_else() -> None:
     changed = resolve(settings_of(stages=[{"kind": "sft", "steps": 2}]))
     with pytest.raises(ConfigError, match=r"stages\.0\.steps: 1 → 2.*give run\.name a new value"):
         refuse_changes(before, changed)
+
+
+def test_a_paused_run_may_go_on_with_other_bounds_and_says_so() -> None:
+    bound = {"metric": "kl", "limit": 0.1}
+    before = resolve(settings_of(guard={"bounds": [bound]}))
+    now = resolve(settings_of(guard={"bounds": [{**bound, "limit": 0.5}], "window": 8}))
+    refuse_changes(before, now)
+    assert guard_differences(before, now) == ["guard.bounds.0.limit: 0.1 → 0.5", "guard.window: 16 → 8"]
+    assert guard_differences(now, now) == []
 
 
 def test_a_run_that_lies_in_its_folder_alone_may_be_removed_to_begin_anew() -> None:
