@@ -84,7 +84,7 @@ def test_what_is_listed_and_shown(tmp_path: Path, tiny: Path) -> None:
     assert "weights.safetensors" in temper("checkpoint", "show", f"{run}@2").stdout
     (run / "summary.json").write_text("{")
     damaged = temper("checkpoint", "list", run).exception
-    assert isinstance(damaged, DataError) and "summary.json is damaged" in str(damaged)
+    assert isinstance(damaged, DataError) and "summary.json is no summary" in str(damaged)
     measured(settings)
     trainer._checkpoints.write_weights(3, trainer._policy.published_tensors())
     assert "step 3 is not complete" in temper("checkpoint", "list", run).stdout
