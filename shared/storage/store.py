@@ -156,38 +156,17 @@ class ObjectStore:
 
     def list(self, prefix: str = "") -> list[str]:
         """Keys that start with `prefix`, sorted; partial files are no keys."""
-        folder = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
-
-        def find() -> list[str]:
-            self._file_system.invalidate_cache()
-            try:
-                return [str(path) for path in self._file_system.find(folder)]
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-
-        keys = (posixpath.relpath(path, self._root) for path in self._asked(prefix, find))
-        return sorted(key for key in keys if key.startswith(prefix) and not key.endswith(PARTIAL_SUFFIX))
+        folder = prefix.rpartition("/")[0]
+        return sorted(key for key in self._below(folder, prefix) if key.startswith(prefix))
 
     def listed(self, folder: str) -> Sequence[Stored]:
         """Every object below `folder`, sorted by key; none where there is no such folder. Partial files are none.
 
         Raises `StorageError` where the store does not say when an object was written."""
 
-        def find() -> dict[str, dict[str, Any]]:
-            self._file_system.invalidate_cache()
-            try:
-                found: dict[str, dict[str, Any]] = self._file_system.find(self._path(folder), detail=True)
-            except (FileNotFoundError, NotADirectoryError):
-                return {}
-            return found
-
-        found = {
-            posixpath.relpath(path, self._root): about for path, about in self._asked(folder, find).items()
-        }
         return [
             Stored(key, int(about["size"] or 0), modified_s(self.uri_of(key), about))
-            for key, about in sorted(found.items())
-            if not key.endswith(PARTIAL_SUFFIX)
+            for key, about in sorted(self._below(folder, folder).items())
         ]
 
     def delete(self, key_or_prefix: str) -> None:
@@ -199,6 +178,21 @@ class ObjectStore:
                 self._file_system.rm(path, recursive=True)
 
         self._asked(key_or_prefix, remove)
+
+    def _below(self, folder: str, asked: str) -> dict[str, dict[str, Any]]:
+        """What the file system knows of every object below `folder` (empty: of all), by key. `asked`: for errors."""
+
+        def find() -> dict[str, dict[str, Any]]:
+            self._file_system.invalidate_cache()
+            try:
+                return dict(self._file_system.find(self._path(folder), detail=True))
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+
+        found = (
+            (posixpath.relpath(path, self._root), about) for path, about in self._asked(asked, find).items()
+        )
+        return {key: about for key, about in found if not key.endswith(PARTIAL_SUFFIX)}
 
     def _asked(self, what: str, work: Callable[[], R]) -> R:
         """A question to the file system; errors of this machine's disk are told as they are."""

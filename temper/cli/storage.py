@@ -28,16 +28,18 @@ HoursOption = Annotated[
     typer.Option("--older-than", metavar="HOURS", help="Only what was written so long ago; at least 1."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+AGE_H = 24.0
+"""A record follows its object by as long as its broker can be away."""
 
 
 @app.command("list")
-def list_objects(config: ConfigOption, older_than: HoursOption = 24.0, as_json: JsonOption = False) -> None:
+def list_objects(config: ConfigOption, older_than: HoursOption = AGE_H, as_json: JsonOption = False) -> None:
     """Show how much there is, and how much of it no record names any more."""
     _show(_swept(config, older_than, remove=False), as_json, "may go")
 
 
 @app.command()
-def sweep(config: ConfigOption, older_than: HoursOption = 24.0, as_json: JsonOption = False) -> None:
+def sweep(config: ConfigOption, older_than: HoursOption = AGE_H, as_json: JsonOption = False) -> None:
     """Remove what no record of the run names any more: since retention took the records, nobody can ask for it."""
     _show(_swept(config, older_than, remove=True), as_json, "removed")
 

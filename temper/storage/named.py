@@ -83,6 +83,5 @@ def _in_task(record: RawRecord, body: Callable[[RawRecord], bytes]) -> set[str]:
     except UnreachableError:
         raise
     except (ContractError, StorageError):
-        return (
-            set()
-        )  # Its body is gone or another: no process can take it either, so none goes on with its workspace.
+        # Its body is gone or another: no process can take it either, so none goes on with its workspace.
+        return set()

@@ -1,6 +1,6 @@
 """Bodies and workspaces that no record of their run names any more.
 
-Invariant: nothing goes that a record names, nor what was written less than `AGE` ago: it may belong to a record that is
+Invariant: nothing goes that a record names, nor what was written less than an hour ago: it may belong to a record that is
 still on its way. Weights and checkpoints are the learner's, and are not looked at.
 """
 
@@ -21,8 +21,6 @@ KINDS = {"bodies": claims.PREFIX, "workspaces": carrying.PREFIX}
 """What it is, and the folder of the store."""
 LEAST_AGE_H = 1.0
 _OURS = re.compile(r"[0-9a-f]{64}")
-AGE_H = 24.0
-"""A record follows its object by as long as its broker can be away."""
 
 
 @dataclass(frozen=True, slots=True)

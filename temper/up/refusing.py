@@ -39,9 +39,8 @@ def _refuse_tools(domain: Domain, instance: Instance, given: tuple[str, ...]) ->
     if not asks_the_domain(names):
         return
     own: tuple[str, ...] | None = None
-    with contextlib.suppress(
-        Exception
-    ):  # beside a sandbox alone, which is not open here: a rollout says what is wrong
+    # It may make them beside a sandbox alone, which is not open here: a rollout says what is wrong then.
+    with contextlib.suppress(Exception):
         own = own_names(domain, instance)
     if own is not None and (wrong := tool_nobody_has(names, own)):
         who = "its episode gives" if given else "a draft names"

@@ -74,25 +74,30 @@ def _inline(value: Any) -> str:
 
 def differences(before: Settings, now: Settings) -> list[str]:
     """`stages.0.steps: 4 → 8` for every key that changes what is learnt."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    kept = [key for key in changed if not any(_is_below(key, free) for free in FREE_TO_CHANGE)]
-    return [_told(key, old, new) for key in kept]
+    return [
+        change
+        for key, change in _changes(before, now)
+        if not any(_is_below(key, free) for free in FREE_TO_CHANGE)
+    ]
 
 
 def guard_differences(before: Settings, now: Settings) -> list[str]:
     """As `differences`, of the guard."""
+    return [change for key, change in _changes(before, now) if _is_below(key, "guard")]
+
+
+def _changes(before: Settings, now: Settings) -> list[tuple[str, str]]:
+    """(key, the change in words) of every key that differs."""
     old, new = _flat(before.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    keys = sorted(key for key in old.keys() | new.keys() if _is_below(key, "guard"))
-    return [_told(key, old, new) for key in keys if old.get(key) != new.get(key)]
+    return [
+        (key, f"{key}: {old.get(key)!r} → {new.get(key)!r}")
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
 
 
 def _is_below(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
-
-
-def _told(key: str, old: dict[str, Any], new: dict[str, Any]) -> str:
-    return f"{key}: {old.get(key)!r} → {new.get(key)!r}"
 
 
 def refuse_changes(before: Settings, now: Settings) -> None:

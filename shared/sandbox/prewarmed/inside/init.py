@@ -93,24 +93,24 @@ def watch(runner: int, leash: socket.socket, begun: int, request: dict[str, Any]
     """
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD,))
     hear_of_ends_alone()
-    ended = check(signalfd(-1, CHILD_ENDED, os.O_CLOEXEC | os.O_NONBLOCK), "a descriptor of signals")
+    ends = check(signalfd(-1, CHILD_ENDED, os.O_CLOEXEC | os.O_NONBLOCK), "a descriptor of signals")
     poll = select.poll()
     poll.register(leash, POLLRDHUP)
-    poll.register(ended, select.POLLIN)
+    poll.register(ends, select.POLLIN)
     look_s = request["look_s"]
     next_look = time.monotonic() + look_s
     while (status := reap(runner)) is None:
         events = dict(poll.poll(max(0.0, next_look - time.monotonic()) * 1000 if look_s else None))
         if leash.fileno() in events:
             break
-        if ended in events:
-            os.read(ended, SIGNALS)
+        if ends in events:
+            os.read(ends, SIGNALS)
         # By the clock: children that end all the time would keep it from every look.
         if look_s and time.monotonic() >= next_look:
             if has_begun(begun):
                 tell(leash, look())
             next_look = time.monotonic() + look_s
-    if request["look_s"]:
+    if look_s:
         tell(leash, look())
     left = others() - (status is None)
     full = full_place(request["file_bytes"])
